@@ -372,8 +372,11 @@ class Server:
         os._exit(1)
 
     def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            return  # it has ended, and the thread of watch() knows
 
     def stop(self):
         import time
