@@ -2,7 +2,8 @@
 
     trl_sft.py --model DIR --data FILE [--rows 16] [--steps 5] [--threads 2] [--max-length 256]
 
-Prints one JSON line: seconds of a step (median, lowest, highest; the first step is not counted), tokens of a step.
+Prints one JSON line: seconds of each step and their spread, user CPU seconds of each step, tokens of a step. The first
+step is not counted.
 """
 import argparse
 import os
@@ -28,13 +29,14 @@ def main():
     from trl import SFTConfig, SFTTrainer
 
     class Clock(TrainerCallback):
-        seconds = []
+        seconds, cpu = [], []
 
         def on_step_begin(self, *_, **__):
-            self.begin = time.perf_counter()
+            self.begin, self.used = time.perf_counter(), os.times().user
 
         def on_step_end(self, *_, **__):
             self.seconds.append(time.perf_counter() - self.begin)
+            self.cpu.append(os.times().user - self.used)
 
     model = AutoModelForCausalLM.from_pretrained(chosen.model, dtype=torch.float32)
     config = SFTConfig(output_dir=tempfile.mkdtemp(), per_device_train_batch_size=chosen.rows, max_steps=chosen.steps + 1,
@@ -47,7 +49,7 @@ def main():
     trainer.train()
     logged = [row for row in trainer.state.log_history if "num_tokens" in row]
     used = os.times()
-    emit(peer="trl", step_seconds=spread(Clock.seconds[1:]),
+    emit(peer="trl", step_seconds=spread(Clock.seconds[1:]), steps=Clock.seconds[1:], step_cpu=Clock.cpu[1:],
          tokens_per_step=round(logged[-1]["num_tokens"] / len(logged)), losses=[row["loss"] for row in logged],
          system_share=round(used.system / (used.system + used.user), 3), peak_mib=peak_rss_mib(),
          **machine("torch", "transformers", "trl"))
