@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-using Action = RunLifecycle::Action;
+using Order = RunLifecycle::Action;
 using How = RunEnding::How;
 using Phase = RunLifecycle::Phase;
 
@@ -34,11 +34,11 @@ TEST(RunLifecycle, ShowsWhereItStands) {
   EXPECT_EQ(run.phase(), Phase::kFollowing);
   run.on_followed();
   EXPECT_EQ(run.phase_text(), "");
-  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_EQ(run.on_signal(), Order::kDrain);
   EXPECT_EQ(run.phase_text(), "draining");
   run.on_step();  // the last steps
   EXPECT_EQ(run.phase(), Phase::kDraining);
-  EXPECT_EQ(run.on_signal(), Action::kStop);
+  EXPECT_EQ(run.on_signal(), Order::kStop);
   EXPECT_EQ(run.phase_text(), "stopping");
 }
 
@@ -58,34 +58,34 @@ TEST(RunLifecycle, EndsWellWhenNothingHappened) {
 
 TEST(RunLifecycle, DrainsThenStopsThenKills) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_EQ(run.on_signal(), Order::kDrain);
   EXPECT_FALSE(run.is_forced());
-  EXPECT_EQ(run.on_signal(), Action::kStop);
+  EXPECT_EQ(run.on_signal(), Order::kStop);
   EXPECT_TRUE(run.is_forced());
-  EXPECT_EQ(run.on_signal(), Action::kKillAll);
-  EXPECT_EQ(run.on_signal(), Action::kKillAll);
+  EXPECT_EQ(run.on_signal(), Order::kKillAll);
+  EXPECT_EQ(run.on_signal(), Order::kKillAll);
   EXPECT_EQ(run.end("", false, false).how, How::kInterrupted);
 }
 
 TEST(RunLifecycle, StopsWhenThereIsNothingToDrain) {
   RunLifecycle run = fresh();
-  EXPECT_EQ(run.on_signal(), Action::kDrain);
-  EXPECT_EQ(run.on_nothing_to_drain(), Action::kStop);
-  EXPECT_EQ(run.on_signal(), Action::kNothing) << "it stops already";
-  EXPECT_EQ(run.on_signal(), Action::kKillAll);
+  EXPECT_EQ(run.on_signal(), Order::kDrain);
+  EXPECT_EQ(run.on_nothing_to_drain(), Order::kStop);
+  EXPECT_EQ(run.on_signal(), Order::kNothing) << "it stops already";
+  EXPECT_EQ(run.on_signal(), Order::kKillAll);
 }
 
 TEST(RunLifecycle, TellsWorkersToStopOnce) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_worker_failed(), Action::kStop);
-  EXPECT_EQ(run.on_worker_failed(), Action::kNothing);
-  EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kNothing);
+  EXPECT_EQ(run.on_worker_failed(), Order::kStop);
+  EXPECT_EQ(run.on_worker_failed(), Order::kNothing);
+  EXPECT_EQ(run.on_cannot_go_on(stalled()), Order::kNothing);
 }
 
 TEST(RunLifecycle, KeepsTheFirstFault) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_cannot_go_on(error(Code::kInvalid, "another graph")), Action::kStop);
-  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kNothing);
+  EXPECT_EQ(run.on_cannot_go_on(error(Code::kInvalid, "another graph")), Order::kStop);
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Order::kNothing);
   EXPECT_TRUE(run.cannot_write());
   run.note_fault("a third");
   EXPECT_EQ(run.fault(), "another graph");
@@ -94,7 +94,7 @@ TEST(RunLifecycle, KeepsTheFirstFault) {
 
 TEST(RunLifecycle, NamesAStall) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
+  EXPECT_EQ(run.on_cannot_go_on(stalled()), Order::kStop);
   const RunEnding ending = run.end(run.fault(), false, true);
   EXPECT_EQ(ending.how, How::kStalled);
   EXPECT_FALSE(ending.must_skip_record) << "it followed none";
@@ -105,13 +105,13 @@ TEST(RunLifecycle, NamesAStall) {
 TEST(RunLifecycle, StopsOnceWhenItCannotWrite) {
   RunLifecycle run = running();
   EXPECT_FALSE(run.cannot_write());
-  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kStop);
-  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kNothing);
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Order::kStop);
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Order::kNothing);
 }
 
 TEST(RunLifecycle, IsTakenUpAgainAfterTheLossOfAWorker) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_worker_lost("'trainer' was killed", true), Action::kKillAll);
+  EXPECT_EQ(run.on_worker_lost("'trainer' was killed", true), Order::kKillAll);
   EXPECT_TRUE(run.is_stopping());
   const RunEnding ending = run.end(run.fault(), false, false);
   EXPECT_TRUE(ending.has_lost_worker);
@@ -121,31 +121,31 @@ TEST(RunLifecycle, IsTakenUpAgainAfterTheLossOfAWorker) {
 TEST(RunLifecycle, IsNotTakenUpAgainWhereItWouldEndTheSameWay) {
   {
     RunLifecycle run = running();
-    EXPECT_EQ(run.on_worker_lost("exited with code 1", false), Action::kStop) << "before it was up";
+    EXPECT_EQ(run.on_worker_lost("exited with code 1", false), Order::kStop) << "before it was up";
     EXPECT_FALSE(run.end(run.fault(), false, false).has_lost_worker);
   }
   {
     RunLifecycle run(false, false);
-    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kStop) << "restarts_max = 0";
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Order::kStop) << "restarts_max = 0";
   }
   {
     RunLifecycle run = running();
     run.note_fault("after 5 restarts within 1m");
-    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kStop) << "there was a fault before";
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Order::kStop) << "there was a fault before";
     EXPECT_FALSE(run.end(run.fault(), false, false).has_lost_worker);
   }
   {
     RunLifecycle run = running();
-    EXPECT_EQ(run.on_worker_failed(), Action::kStop);
-    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kNothing) << "it stops already";
+    EXPECT_EQ(run.on_worker_failed(), Order::kStop);
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Order::kNothing) << "it stops already";
     EXPECT_FALSE(run.end("failed", false, false).has_lost_worker);
   }
 }
 
 TEST(RunLifecycle, IsNotTakenUpAgainWhenAPersonWantsItToEnd) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_signal(), Action::kDrain);
-  EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kKillAll);
+  EXPECT_EQ(run.on_signal(), Order::kDrain);
+  EXPECT_EQ(run.on_worker_lost("was killed", true), Order::kKillAll);
   const RunEnding ending = run.end(run.fault(), false, false);
   EXPECT_EQ(ending.how, How::kFailed);
   EXPECT_FALSE(ending.has_lost_worker);
@@ -154,18 +154,18 @@ TEST(RunLifecycle, IsNotTakenUpAgainWhenAPersonWantsItToEnd) {
 TEST(RunLifecycle, LosesItsWorkersWithTheirAgent) {
   RunLifecycle run = running();
   const Error lost = error(Code::kUnavailable, "agent 'a' is lost");
-  EXPECT_EQ(run.on_agent_lost(lost, true), Action::kKillAll);
-  EXPECT_EQ(run.on_agent_lost(lost, true), Action::kNothing);
+  EXPECT_EQ(run.on_agent_lost(lost, true), Order::kKillAll);
+  EXPECT_EQ(run.on_agent_lost(lost, true), Order::kNothing);
   EXPECT_TRUE(run.end(run.fault(), false, false).has_lost_worker);
   RunLifecycle early = fresh();
-  EXPECT_EQ(early.on_agent_lost(lost, false), Action::kKillAll);
+  EXPECT_EQ(early.on_agent_lost(lost, false), Order::kKillAll);
   EXPECT_FALSE(early.end_of_launch(lost).has_lost_worker);
 }
 
 TEST(RunLifecycle, DrainsForAnAgentThatIsToldToStop) {
   RunLifecycle run = running();
-  EXPECT_EQ(run.on_agent_leaving(), Action::kDrain);
-  EXPECT_EQ(run.on_agent_leaving(), Action::kNothing);
+  EXPECT_EQ(run.on_agent_leaving(), Order::kDrain);
+  EXPECT_EQ(run.on_agent_leaving(), Order::kNothing);
   EXPECT_EQ(run.end("", false, true).how, How::kInterrupted);
 }
 
@@ -176,7 +176,7 @@ TEST(RunLifecycle, FallsBackToTheCheckpointWhenTheRecordCannotBeFollowed) {
   }
   {
     RunLifecycle run = following();
-    EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
+    EXPECT_EQ(run.on_cannot_go_on(stalled()), Order::kStop);
     EXPECT_TRUE(run.end(run.fault(), false, true).must_skip_record);
   }
 }
@@ -187,7 +187,7 @@ TEST(RunLifecycle, SaysThatItFollowedWhenThatMayBeTheReason) {
   EXPECT_FALSE(died.must_skip_record) << "it may have died of the checkpoint, too";
   EXPECT_TRUE(died.was_following);
   EXPECT_NE(died.why.find("--from-checkpoint"), std::string::npos);
-  EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kKillAll);
+  EXPECT_EQ(run.on_worker_lost("was killed", true), Order::kKillAll);
   const RunEnding lost = run.end(run.fault(), false, false);
   EXPECT_TRUE(lost.has_lost_worker && lost.was_following);
   EXPECT_EQ(lost.why, "was killed");
@@ -202,7 +202,7 @@ TEST(RunLifecycle, AFailedLaunchIsTakenUpAgainOnlyAfterASignal) {
   left.on_worker_died_early(false);
   EXPECT_FALSE(left.end_of_launch(why).has_lost_worker);
   RunLifecycle interrupted = fresh();
-  EXPECT_EQ(interrupted.on_signal(), Action::kDrain);
+  EXPECT_EQ(interrupted.on_signal(), Order::kDrain);
   EXPECT_EQ(interrupted.end_of_launch(why).how, How::kInterrupted);
 }
 
