@@ -60,14 +60,17 @@ class VerifiersRun : public ::testing::Test {
     return {"run", graph(), "--max-steps",   std::to_string(num_steps), "--metrics-port",
             "off", "--out", folder_.string()};
   }
+  /// Checks the rollouts that trained; a server that is killed too often fails some.
   void expect_rollouts_that_train() const {
-    const auto rollouts = lines_of(folder_ / "rollouts.jsonl");
-    ASSERT_FALSE(rollouts.empty());
-    for (const Json& rollout : rollouts) {
+    size_t num_trained = 0;
+    for (const Json& rollout : lines_of(folder_ / "rollouts.jsonl")) {
+      if (*rollout.get_string("end") != "trained") continue;
+      ++num_trained;
       EXPECT_THAT(*rollout.get_double("reward"), AllOf(Ge(0), Le(1))) << rollout.dump();
       EXPECT_EQ(*rollout.get_int("turns_unmatched"), 0) << rollout.dump();
       EXPECT_THAT(*rollout.get_string("prompt"), HasSubstr(" + ")) << rollout.dump();
     }
+    EXPECT_GT(num_trained, 0);
   }
 
   std::string python_;
