@@ -208,7 +208,7 @@ TEST(SupervisedEpochs, ThatWereKilledEndAtTheSameStepWithTheSameNumbers) {
   const auto words = [&](const std::string& name, std::vector<std::string> more) {
     std::vector<std::string> all{"sft", source_path("examples/reverse_text/sft.toml"),
                                  "--out", (scratch.path() / name).string()};
-    for (const std::string set :
+    for (const std::string& set :
          {"node.data.file=" + (scratch.path() / "pairs.jsonl").string(),
           std::string("tenant.main.group_size=2"), std::string("tenant.main.batch_size=8"),
           std::string("tenant.main.epochs=2"), std::string("tenant.main.checkpoint_every=3"),
