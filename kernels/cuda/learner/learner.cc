@@ -262,11 +262,15 @@ Result<std::vector<float>> CudaBackend::measure(size_t slot, const MicroBatch& b
     RETURN_IF_ERROR(head_.score(normed, logprobs));
     return logprobs;
   }
-  // An adapter that is scaled by 0 adds exactly 0.
-  const float scaling = adapters_->scale(slot, 0);
-  auto logprobs = score(slot, batch);
-  adapters_->scale(slot, scaling);
-  return logprobs;
+  // An adapter that is scaled by 0 adds exactly 0. The pass may throw, for example without memory.
+  struct Restored {
+    LearnerAdapters& adapters;
+    const size_t slot;
+    const float scaling;
+    ~Restored() { adapters.scale(slot, scaling); }
+  };
+  const Restored restored{*adapters_, slot, adapters_->scale(slot, 0)};
+  return score(slot, batch);
 }
 
 }  // namespace
