@@ -211,7 +211,9 @@ TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
       add_decoupled(objective, facts, token);
       break;
     case ObjectiveRule::kMoment:
-      if (facts.is_dropped) drop(MaskReason::kMoment, token);
+      // A token that is not a number trains, so that its loss makes the learner skip the step: the
+      // gradient of a dropped one is 0 on some devices whatever its logits.
+      if (facts.is_dropped && !std::isnan(d)) drop(MaskReason::kMoment, token);
       if (!token.masked) add_gain(objective, advantage, ratio.value, ratio.gradient, token);
       break;
     case ObjectiveRule::kDistillation:

@@ -42,7 +42,7 @@ void drop_outliers(std::span<TrainTarget* const> targets, double moment_max) {
   std::vector<double> squares;
   for (const TrainTarget* target : targets) {
     const double square = log_ratio(*target) * log_ratio(*target);
-    // NaN has no order; its gradient makes the learner skip the step.
+    // NaN has no order; its loss makes the learner skip the step.
     squares.push_back(std::isnan(square) ? std::numeric_limits<double>::infinity() : square);
   }
   std::vector<size_t> order(targets.size());

@@ -128,6 +128,21 @@ TEST(Objectives, StayFiniteForTheWorstTokens) {
       }
 }
 
+/// A learner skips a step whose loss is not finite.
+TEST(Objectives, AreNotANumberForATokenThatIsNotOne) {
+  for (const ObjectiveSpec& spec : objectives()) {
+    const double nan = std::nan("");
+    const auto token = token_loss(objective_of(options_of(spec.name)), {.log_pi = nan,
+                                                                        .log_mu = -1,
+                                                                        .advantage = 0.7,
+                                                                        .log_reference = -1,
+                                                                        .sequence_log_ratio = nan,
+                                                                        .is_dropped = true});
+    EXPECT_TRUE(std::isnan(token.loss)) << spec.name;
+    EXPECT_FALSE(token.masked) << spec.name;
+  }
+}
+
 TEST(Objectives, OnPolicyTheyAllFollowTheAdvantage) {
   for (const ObjectiveSpec& spec : objectives()) {
     if (!spec.uses_advantages()) continue;
