@@ -277,6 +277,11 @@ Status validate(const LossOptions& options) {
   if (options.proximal_share > 1)
     return error(Code::kInvalid, "proximal_share {} is not in [0, 1]", options.proximal_share);
   const Objective made = objective_of(options);
+  if (spec->rule == ObjectiveRule::kDistillation && made.reference_weight == 0)
+    return error(Code::kInvalid, "reference_weight 0: nothing of '{}' would train", spec->name);
+  if (spec->rule != ObjectiveRule::kOwn && find_number(*spec, "weight_high") != nullptr &&
+      made.weight_high == 0)
+    return error(Code::kInvalid, "weight_high 0: nothing of '{}' would train", spec->name);
   if (made.weight_high > 0 && made.weight_low > made.weight_high)
     return error(Code::kInvalid, "weight_low {} is above weight_high {}", made.weight_low,
                  made.weight_high);

@@ -232,6 +232,10 @@ TEST(LossOptions, AreRefusedOutsideOfTheirRange) {
   EXPECT_THAT(fault([](auto& o) { o.clip_dual = 0.9; }), HasSubstr("clip_dual"));
   EXPECT_EQ(fault([](auto& o) { o.clip_dual = 1; }), "");
   EXPECT_THAT(fault([](auto& o) { o.weight_low = 6; }, "icepop"), HasSubstr("is above"));
+  for (const char* kind : {"cispo", "tis", "icepop", "decoupled_ppo"})
+    EXPECT_THAT(fault([](auto& o) { o.weight_high = 0; }, kind), HasSubstr("weight_high 0"));
+  EXPECT_THAT(fault([](auto& o) { o.reference_weight = 0; }, "opd"), HasSubstr("would train"));
+  EXPECT_EQ(fault([](auto& o) { o.reference_weight = 0; }, "grpo"), "");
   EXPECT_THAT(fault([](auto& o) { o.proximal_share = 1.1; }, "decoupled_ppo"), HasSubstr("[0, 1]"));
   EXPECT_THAT(fault([](auto& o) { o.mean = "words"; }), HasSubstr("unknown mean 'words'"));
   EXPECT_THAT(fault([](auto& o) { o.mean = "token"; }, "cross_entropy"), HasSubstr("'mean'"));
