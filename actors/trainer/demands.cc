@@ -32,7 +32,8 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
   loss.proximal_share = written.proximal_share;
   loss.reference_weight = written.reference_weight;
   loss.mean = written.mean;
-  loss.mean_tokens = written.mean_tokens;
+  // Without both, the mean is the learner's, which may be "constant": the learner checks them.
+  if (!written.kind.empty() || !written.mean.empty()) loss.mean_tokens = written.mean_tokens;
   const Status valid = validate(loss);
   if (!valid.ok()) return "cannot be used: " + valid.error().text();
   if (objective_of(loss).needs_reference() && !tenant.adapter.is_there())

@@ -38,7 +38,10 @@ LossOptions loss_of(const Tenant& tenant, const LossOptions& of_learner) {
   replace(own.moment_max, loss.moment_max);
   replace(own.proximal_share, loss.proximal_share);
   replace(own.reference_weight, loss.reference_weight);
-  if (!own.mean.empty()) loss.mean = own.mean;
+  if (!own.mean.empty()) {
+    loss.mean = own.mean;
+    if (own.mean != "constant") loss.mean_tokens = 0;  // the learner's is of another mean
+  }
   if (own.mean_tokens > 0) loss.mean_tokens = own.mean_tokens;
   const bool is_constant = find_objective(loss.kind, loss.own) != nullptr &&
                            objective_of(loss).mean == LossMean::kConstant;

@@ -200,6 +200,16 @@ TEST(Demands, RefuseAnObjectiveWithTheOptionsOfAnother) {
   EXPECT_EQ(fault_of_group_size(tenant, {}), "") << "reported once";
 }
 
+TEST(Demands, LeaveADivisorToTheLearnerWhoseMeanItMayBeOf) {
+  Tenant tenant;
+  tenant.loss.mean_tokens = 50;
+  EXPECT_EQ(fault_of_loss(tenant, {}), "");
+  tenant.loss.mean = "token";
+  EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("mean_tokens 50 has no effect"));
+  tenant.loss.mean = "constant";
+  EXPECT_EQ(fault_of_loss(tenant, {}), "");
+}
+
 TEST(Demands, RefuseAReferenceForWholeWeights) {
   Tenant tenant;
   tenant.objective = "ref_kl";

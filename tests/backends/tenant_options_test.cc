@@ -63,6 +63,23 @@ TEST(TenantOptions, AnotherObjectiveTakesNoNumberOfTheLearners) {
   EXPECT_EQ(rules_of(tenant, options).loss.mean_tokens, 9);
 }
 
+TEST(TenantOptions, AnotherMeanTakesNoDivisorOfTheLearners) {
+  LearnerOptions options;
+  options.loss.mean = "constant";
+  options.loss.mean_tokens = 100;
+  Tenant tenant = tenant_with_rank("a", 4);
+  EXPECT_EQ(rules_of(tenant, options).loss.mean_tokens, 100);
+  tenant.loss.mean_tokens = 50;
+  EXPECT_EQ(rules_of(tenant, options).loss.mean_tokens, 50);
+  tenant.loss.mean_tokens = 0;
+  tenant.loss.mean = "constant";
+  EXPECT_EQ(rules_of(tenant, options).loss.mean_tokens, 100);
+  tenant.loss.mean = "token";
+  const LossOptions own = rules_of(tenant, options).loss;
+  EXPECT_EQ(own.mean_tokens, 0);
+  EXPECT_TRUE(validate(own).ok());
+}
+
 /// Each number of the learner's loss has one of the tenant's, which replaces it.
 TEST(TenantOptions, ReplaceEveryNumberOfTheLoss) {
   for (const ObjectiveSpec& spec : objectives())
