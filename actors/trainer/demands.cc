@@ -47,7 +47,9 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
 std::string fault_of_advantage(const Tenant& tenant, const OwnObjectives& own) {
   const TenantAdvantage& written = tenant.advantage;
   const auto use = use_of(tenant, own);
-  if (!written.kind.empty() && use && !use->uses_advantages)
+  const bool is_written =
+      !written.kind.empty() || written.length_weight > 0 || written.overlong_to > 0;
+  if (is_written && use && !use->uses_advantages)
     return fmt::format("has no effect: '{}' uses no rewards", tenant.objective);
   if (written.overlong_to > 0 && written.overlong_from >= written.overlong_to)
     return fmt::format("cannot be used: overlong_from {} is not below overlong_to {}",

@@ -240,6 +240,13 @@ TEST(Demands, RefuseAdvantagesWithoutEffect) {
   tenant.advantage.kind = "mean";
   EXPECT_THAT(fault_of_advantage(tenant, {}), HasSubstr("uses no rewards"));
   tenant = {};
+  tenant.objective = "opd";
+  tenant.advantage.length_weight = 0.2;
+  EXPECT_THAT(fault_of_advantage(tenant, {}), HasSubstr("uses no rewards"));
+  tenant.advantage.length_weight = 0;
+  tenant.advantage.overlong_to = 8;
+  EXPECT_THAT(fault_of_advantage(tenant, {}), HasSubstr("uses no rewards"));
+  tenant = {};
   tenant.advantage.overlong_from = 8;
   EXPECT_THAT(fault_of_advantage(tenant, {}), HasSubstr("without overlong_to"));
   tenant.advantage.overlong_to = 8;
