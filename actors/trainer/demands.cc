@@ -59,6 +59,17 @@ std::string fault_of_advantage(const Tenant& tenant, const OwnObjectives& own) {
   return {};
 }
 
+std::string fault_of_filter_keys(const Tenant& tenant, const OwnObjectives& own) {
+  const auto use = use_of(tenant, own);
+  if (!use || use->is_of_rollouts()) return {};
+  for (const auto& [key, value] : {std::pair{"repetition_max", tenant.filters.repetition_max},
+                                   std::pair{"gibberish_from", tenant.filters.gibberish_from}})
+    if (value > 0)
+      return fmt::format("cannot be used: {} reads log-probabilities, which supervised data lacks",
+                         key);
+  return {};
+}
+
 std::string fault_of_group_size(const Tenant& tenant, const OwnObjectives& own) {
   const auto use = use_of(tenant, own);
   if (!use || !use->compares_in_group() || tenant.group_size >= 2) return {};

@@ -11,6 +11,7 @@ namespace primerl {
 
 std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own);
 std::string fault_of_advantage(const Tenant& tenant, const OwnObjectives& own);
+std::string fault_of_filter_keys(const Tenant& tenant, const OwnObjectives& own);
 std::string fault_of_group_size(const Tenant& tenant, const OwnObjectives& own);
 std::string fault_of_temperature(const Tenant& tenant, const OwnObjectives& own);
 std::string fault_of_top_k(const Tenant& tenant, const OwnObjectives& own);

@@ -72,6 +72,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .demands("loss", asks(&fault_of_loss), "write a known objective and its own options")
           .demands("advantage", asks(&fault_of_advantage),
                    "change or remove the options of the advantage")
+          .demands("filters", asks(&fault_of_filter_keys),
+                   "remove repetition_max and gibberish_from")
           .demands("group_size", asks(&fault_of_group_size),
                    "write group_size = 2 or more: advantages compare the rollouts of a group")
           .demands("sampling.temperature", asks(&fault_of_temperature),

@@ -234,6 +234,17 @@ TEST(Demands, AGroupOfOneTrainsWhereGroupsAreNotCompared) {
   EXPECT_EQ(fault_of_group_size(tenant, {}), "");
 }
 
+TEST(Demands, RefuseFiltersOfLogProbabilitiesForSupervisedData) {
+  for (int64_t TenantFilters::*key :
+       {&TenantFilters::repetition_max, &TenantFilters::gibberish_from}) {
+    Tenant tenant;
+    tenant.filters.*key = 8;
+    EXPECT_EQ(fault_of_filter_keys(tenant, {}), "");
+    tenant.objective = "cross_entropy";
+    EXPECT_THAT(fault_of_filter_keys(tenant, {}), HasSubstr("supervised data lacks"));
+  }
+}
+
 TEST(Demands, RefuseAdvantagesWithoutEffect) {
   Tenant tenant;
   tenant.objective = "cross_entropy";
