@@ -1,5 +1,7 @@
 #include "actors/trainer/demands.h"
 
+#include <utility>
+
 #include "actors/trainer/filters.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/loss.h"
