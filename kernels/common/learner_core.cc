@@ -179,7 +179,7 @@ Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
 }
 
 /// Each micro-batch runs with the rows that its pass will have, so the log-probabilities have the
-/// same bits there.
+/// same bits there. (On a CUDA device GEMMs of a shared pass may round differently.)
 Status LearnerCore::measure(StepInProgress& step) {
   MicroBatch& next = step.micro_batches[step.num_measured];
   const Objective& objective = *step.objective;

@@ -67,7 +67,7 @@ class LearnerBackend {
   /// Forward and backward; the targets of `pass` belong to `parts`.
   virtual Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) = 0;
   /// The log-probabilities of the targets of one step of `slot`, with the bits that they have in
-  /// pass(), or those of its reference: the model without the adapter.
+  /// a pass() of its own, or those of its reference: the model without the adapter.
   virtual Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
                                              bool is_of_reference) = 0;
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
