@@ -1,7 +1,7 @@
 /// The messages around a run: a rollout that its environment drives (docs/design/verifiers.md).
 ///
-///   rollout --Run~~> env ~~RunAnswered~~> rollout        gateway ~~GatewayAddress~~> rollout
-///   gateway --MemberTurn--> rollout --MemberClosed~~> gateway
+///   rollout ~~Run~~> env ~~RunAnswered~~> rollout        gateway ~~GatewayAddress~~> rollout
+///   gateway --MemberTurn--> rollout ~~MemberClosed~~> gateway
 ///
 /// A run plays one member of a group, or all of them if the environment scores groups. The member
 /// that it begins with names it. Every Run gets exactly one RunAnswered, a cancelled one too. The

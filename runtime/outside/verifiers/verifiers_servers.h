@@ -1,5 +1,5 @@
-/// The Outside that asks verifiers servers over ZeroMQ: one socket for each server, one I/O thread,
-/// and the processes of the servers that it starts (docs/design/verifiers.md).
+/// The Outside that asks verifiers servers over ZeroMQ: two sockets for each server, one I/O
+/// thread, and the processes of the servers that it starts (docs/design/verifiers.md).
 ///
 /// It serves the pools of kind kVerifiers. A `task` call goes to the pool's process of
 /// verifiers_server.py, a `run` call to a server. A run whose server dies or falls silent is
