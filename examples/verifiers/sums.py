@@ -1,10 +1,10 @@
 """Sums of a few numbers, as a taskset of verifiers (0.2 to 0.4).
 
-A rollout has at most two turns. The policy may call the tool `add`, or answer with a number at the
-end of its text. After a wrong answer it may try once more.
+A rollout has at most two turns. The policy answers with a number at the end of its text, or calls
+the tool `add` if `has_tool` of the harness is true. After a wrong answer it may try once more.
 
-Arguments, `args = {taskset = {...}}` of the graph: num_tasks, terms, digits, seed, and `source`:
-"local", or the name of a data set of the package reasoning-gym, such as "chain_sum".
+Arguments, `args = '{"taskset": {"digits": 2}}'` of the graph: num_tasks, terms, digits, seed, and
+`source`: "local", or the name of a data set of the package reasoning-gym, such as "chain_sum".
 """
 
 import json
