@@ -36,7 +36,7 @@ class ServerPool {
   std::optional<Time> next_deadline() const;
   void close_inputs();
   bool have_all_ended();
-  /// "w1c at tcp://127.0.0.1:4711, 12 runs, 3 waiting".
+  /// "environment 'sums': w2 at tcp://127.0.0.1:4711, 12 runs; 3 runs wait, 0 late answers".
   std::string describe() const;
 
  private:
