@@ -30,8 +30,26 @@ std::optional<Rollout::MemberId> Rollout::find_run(const MemberName& name) const
   return MemberId{name.ordinal, name.member};
 }
 
+/// A gateway of a resumed run may have another address. Servers cannot reach the old one, so the
+/// runs that know it begin again.
 Status Rollout::on_address(const GatewayAddress& address) {
+  const bool has_moved = !base_url_.empty() && base_url_ != address.base_url;
   base_url_ = address.base_url;
+  if (!has_moved) return finish_handler();
+  std::vector<MemberId> open;
+  for (const auto& [ordinal, group] : groups_)
+    for (size_t i = 0; i < group.members.size(); ++i)
+      if (const auto& run = group.members[i].run; run && run->is_sent && !run->has_ended)
+        open.push_back({ordinal, i});
+  for (const MemberId first : open) {
+    services().count("runs_repeated", 1);
+    abandon_run(first);
+    Group& group = groups_.at(first.ordinal);
+    const size_t end = first.member + static_cast<size_t>(members_of_run(group));
+    for (size_t i = first.member; i < end; ++i) ++group.members[i].attempt;
+    group.members[first.member].run.emplace();
+    send_run(first);
+  }
   return finish_handler();
 }
 

@@ -112,7 +112,7 @@ void StatusPublisher::publish_step(const StepLine& line, Time now, Published& pu
   shown_tenant_ = TenantSlot(static_cast<uint32_t>(tenant - plan_.tenants.begin()));
   Status written =
       metrics_->write(line.tenant, line.step, line.wall_seconds - start_.wall_zero, line.values);
-  if (!is_evaluation(line.values))
+  if (kind_of(line.values) == MetricsKind::kStep)
     store_.step_taken(shown_tenant_, *metrics_->newest(line.tenant), now);
   if (published.fault.ok()) published.fault = std::move(written);
 }

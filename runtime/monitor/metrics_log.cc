@@ -11,31 +11,37 @@ namespace primerl {
 namespace {
 
 constexpr std::string_view kEvaluationPrefix = "eval/";
+constexpr std::string_view kEnvironmentPrefix = "env/";
 
-bool is_evaluation(const Json& line) {
-  return std::ranges::any_of(line.as_object(), [](const auto& entry) {
-    return std::string_view(entry.first).starts_with(kEvaluationPrefix);
-  });
+MetricsKind kind_of(const Json& line) {
+  for (const auto& [name, value] : line.as_object()) {
+    if (std::string_view(name).starts_with(kEvaluationPrefix)) return MetricsKind::kEvaluation;
+    if (std::string_view(name).starts_with(kEnvironmentPrefix)) return MetricsKind::kEnvironment;
+  }
+  return MetricsKind::kStep;
 }
 
-/// The `step` of the last line of each tenant, of evaluations or of steps.
+/// The `step` of the last line of each tenant, of one kind.
 Result<std::map<std::string, int64_t>> last_lines(const std::filesystem::path& metrics_file,
-                                                  bool of_evaluations) {
+                                                  MetricsKind kind) {
   std::map<std::string, int64_t> steps;
   std::ifstream stream(metrics_file);
   for (std::string text; std::getline(stream, text) && !stream.eof();) {
     ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
     ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
     ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
-    if (is_evaluation(line) == of_evaluations) steps[tenant] = step;
+    if (kind_of(line) == kind) steps[tenant] = step;
   }
   return steps;
 }
 
 }  // namespace
 
-bool is_evaluation(const MetricValues& values) {
-  return !values.empty() && values.front().first.starts_with(kEvaluationPrefix);
+MetricsKind kind_of(const MetricValues& values) {
+  if (values.empty()) return MetricsKind::kStep;
+  if (values.front().first.starts_with(kEvaluationPrefix)) return MetricsKind::kEvaluation;
+  return values.front().first.starts_with(kEnvironmentPrefix) ? MetricsKind::kEnvironment
+                                                              : MetricsKind::kStep;
 }
 
 double StepFacts::get(std::string_view name, double missing) const {
@@ -64,15 +70,17 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, do
 }
 
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
-  return last_lines(metrics_file, false);
+  return last_lines(metrics_file, MetricsKind::kStep);
 }
 
 Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps) {
   ASSIGN_OR_RETURN(written_, newest_steps(file_));
-  ASSIGN_OR_RETURN(evaluated_, last_lines(file_, true));
-  for (auto& [tenant, step] : evaluated_)
-    if (const auto last = last_steps.find(tenant); last != last_steps.end())
-      step = std::min(step, last->second);
+  for (const MetricsKind kind : {MetricsKind::kEvaluation, MetricsKind::kEnvironment}) {
+    ASSIGN_OR_RETURN(reported_[kind], last_lines(file_, kind));
+    for (auto& [tenant, step] : reported_[kind])
+      if (const auto last = last_steps.find(tenant); last != last_steps.end())
+        step = std::min(step, last->second);
+  }
   for (auto& [tenant, step] : written_) {
     const auto last = last_steps.find(tenant);
     if (last == last_steps.end() || step <= last->second) continue;
@@ -99,9 +107,10 @@ Status MetricsLog::remove_later(const std::string& tenant, int64_t step) {
 
 Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
                          const MetricValues& values) {
-  if (is_evaluation(values)) {
+  const MetricsKind kind = kind_of(values);
+  if (kind == MetricsKind::kEvaluation) {
     newest_evaluation_[tenant] = {step, time, values};
-  } else {
+  } else if (kind == MetricsKind::kStep) {
     StepFacts& facts = newest_[tenant];
     facts = {step, time, values};
     first_time_.emplace(tenant, time);
@@ -113,9 +122,10 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
 
 Status MetricsLog::write_line(const std::string& tenant, int64_t step, double time,
                               const MetricValues& values) {
-  if (is_evaluation(values)) {
-    const auto evaluated = evaluated_.find(tenant);
-    if (evaluated != evaluated_.end() && step <= evaluated->second) return ok();
+  if (const MetricsKind kind = kind_of(values); kind != MetricsKind::kStep) {
+    const auto& reported = reported_[kind];
+    const auto last = reported.find(tenant);
+    if (last != reported.end() && step <= last->second) return ok();
   } else if (const auto written = written_.find(tenant); written != written_.end()) {
     if (step <= written->second) return ok();
     if (has_later_.erase(tenant) > 0) RETURN_IF_ERROR(remove_later(tenant, written->second));

@@ -7,9 +7,12 @@
 /// resume the steps since the checkpoint are written again: the last line of a step counts.
 ///
 /// Evaluations have lines of their own, with names that begin with "eval/"; `step` is the version
-/// that was measured. They are no steps: status line, curve and resume pass over them.
+/// that was measured. So have the numbers of environments that drive rollouts ("env/"); `step` is
+/// the one that trained these rollouts. They are no steps: status line, curve and resume ignore
+/// them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -32,8 +35,9 @@ struct StepFacts {
   double get(std::string_view name, double missing = 0) const;
 };
 
-/// Whether these are the numbers of an evaluation, not of a step.
-bool is_evaluation(const MetricValues& values);
+enum class MetricsKind : uint8_t { kStep, kEvaluation, kEnvironment };
+/// What these are the numbers of, by the name of the first.
+MetricsKind kind_of(const MetricValues& values);
 
 /// The step of each tenant's last line of a step: the position of the newest start. (An earlier
 /// start may have had more steps, if the newest one resumed from a checkpoint.)
@@ -80,9 +84,9 @@ class MetricsLog {
   const bool has_tenants_;
   const std::string score_;
   size_t num_lines_ = 0;
-  std::map<std::string, int64_t> written_;    // by tenant: the last step that is not written again
-  std::map<std::string, int64_t> evaluated_;  // by tenant: the same for evaluations
-  std::set<std::string> has_later_;           // tenants with lines of later steps, to be removed
+  std::map<std::string, int64_t> written_;  // by tenant: the last step that is not written again
+  std::map<MetricsKind, std::map<std::string, int64_t>> reported_;  // the same for other lines
+  std::set<std::string> has_later_;  // tenants with lines of later steps, to be removed
   Status fault_;
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, StepFacts> newest_evaluation_;

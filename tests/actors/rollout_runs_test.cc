@@ -259,6 +259,28 @@ TEST_F(RolloutRunsStory, ARunOfALostEnvironmentBeginsAgainWithTheNextOne) {
   EXPECT_THAT(groups(), SizeIs(1));
 }
 
+TEST_F(RolloutRunsStory, RunsThatKnowAnAddressThatHasGoneBeginAgain) {
+  const auto before = open();
+  turn(before[0].name, "ab", "xy");
+  end_run(before[0].name, {result(1, "abxy", 2)});
+  ASSERT_TRUE(rollout.give("address", GatewayAddress{"http://127.0.0.1:9"}).ok());
+  EXPECT_THAT(runs(), IsEmpty()) << "the address is the same";
+  EXPECT_THAT(closed(), ElementsAre(before[0].name));
+  ASSERT_TRUE(rollout.give("address", GatewayAddress{"http://127.0.0.1:10"}).ok());
+  const auto made = runs();
+  ASSERT_THAT(made, SizeIs(1)) << "the server has answered the other";
+  EXPECT_EQ(made[0].name, (MemberName{0, 1, 1}));
+  EXPECT_EQ(made[0].base_url, "http://127.0.0.1:10");
+  EXPECT_THAT(cancelled(), ElementsAre(before[1].name));
+  EXPECT_THAT(closed(), ElementsAre(before[1].name));
+  close(before[0].name);
+  fail_run(before[1].name, "cancelled");
+  close(before[1].name);
+  EXPECT_THAT(end_names(), IsEmpty());
+  play(made[0].name);
+  EXPECT_THAT(groups(), SizeIs(1));
+}
+
 TEST_F(RolloutRunsStory, AStaleGroupIsCancelledOnBothSidesAndCountsUntilBothHaveAnswered) {
   const auto made = open();
   turn(made[0].name, "ab", "xy");

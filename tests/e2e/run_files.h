@@ -88,11 +88,19 @@ inline std::vector<std::string> run_with_blobs(const std::filesystem::path& grap
   return words;
 }
 
+/// The lines of metrics.jsonl that are steps: neither evaluations nor numbers of environments.
+inline std::vector<Json> steps_of(const std::filesystem::path& folder) {
+  std::vector<Json> steps;
+  for (Json& line : lines_of(folder / "metrics.jsonl"))
+    if (line.find("progress/samples") != nullptr) steps.push_back(std::move(line));
+  return steps;
+}
+
 /// Checks that every step exists once and in order, and every rollout once: nothing was lost or
 /// repeated. Returns the last step.
 inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {
   int64_t last = 0;
-  for (const Json& line : lines_of(folder / "metrics.jsonl")) {
+  for (const Json& line : steps_of(folder)) {
     EXPECT_EQ(*line.get_int("step"), last + 1);
     last = *line.get_int("step");
   }
@@ -106,7 +114,7 @@ inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folde
 inline void expect_rollouts_of_every_step(const std::filesystem::path& folder) {
   std::map<int64_t, int64_t> trained;  // number of rollouts by step
   for (const Json& line : lines_of(folder / "rollouts.jsonl")) ++trained[*line.get_int("step")];
-  for (const Json& line : lines_of(folder / "metrics.jsonl")) {
+  for (const Json& line : steps_of(folder)) {
     const int64_t step = *line.get_int("step");
     EXPECT_EQ(trained[step], static_cast<int64_t>(line.find("progress/samples")->as_double()))
         << "rollouts of step " << step;

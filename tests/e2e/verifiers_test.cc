@@ -87,7 +87,7 @@ TEST_F(VerifiersRun, CheckStartsTheServerAndReadsTasks) {
 TEST_F(VerifiersRun, TrainsTwoStepsAndRepeatsThem) {
   const auto end = run_graph_program(run_words(2));
   ASSERT_EQ(end.code, 0) << end.err;
-  const auto steps = lines_of(folder_ / "metrics.jsonl");
+  const auto steps = steps_of(folder_);
   ASSERT_EQ(steps.size(), 2);
   for (const Json& step : steps) EXPECT_EQ(*step.get_int("progress/samples"), 8);
   // Tokens of the first version train under the same weights: engine and learner agree to the bit.
@@ -169,7 +169,7 @@ TEST(SmolLM2Verifiers, TheExampleTrainsAStepAndRepeatsIt) {
                {"--max-steps", "1", "--metrics-port", "off", "--out", folder.string()});
   const auto end = run_graph_program(words);
   ASSERT_EQ(end.code, 0) << end.err;
-  const auto steps = lines_of(folder / "metrics.jsonl");
+  const auto steps = steps_of(folder);
   ASSERT_EQ(steps.size(), 1);
   EXPECT_EQ(steps[0].find("mismatch_kl/all/mean")->as_double(), 0.0);
   const auto replay = run_graph_program({"replay", folder.string()});

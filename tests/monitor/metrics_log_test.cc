@@ -159,5 +159,28 @@ TEST(MetricsLog, AnEvaluationIsALineButNoStep) {
   EXPECT_EQ((*log)->num_lines(), 1U);
 }
 
+TEST(MetricsLog, NumbersOfAnEnvironmentAreALineButNoStep) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    ASSERT_TRUE((*log)->write("main", 1, 2, {{"reward/all/mean", 0.25}}).ok());
+    ASSERT_TRUE((*log)->write("main", 2, 3, {{"reward/all/mean", 0.5}}).ok());
+    ASSERT_TRUE((*log)->write("main", 1, 4, {{"env/sums/num_turns/mean", 2}}).ok());
+    EXPECT_EQ((*log)->newest("main")->step, 2);
+    EXPECT_THAT((*log)->scores("main"), ElementsAre(0.25, 0.5));
+    EXPECT_EQ((*log)->num_lines(), 3U);
+  }
+  EXPECT_EQ(newest_steps((*folder)->metrics_file())->at("main"), 2);
+  // A resumed run repeats the numbers of step 1, and has those of step 2.
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE((*log)->skip_written({{"main", 2}}).ok());
+  ASSERT_TRUE((*log)->write("main", 1, 4, {{"env/sums/num_turns/mean", 2}}).ok());
+  EXPECT_EQ((*log)->num_lines(), 0U);
+  ASSERT_TRUE((*log)->write("main", 2, 5, {{"env/sums/num_turns/mean", 2}}).ok());
+  EXPECT_EQ((*log)->num_lines(), 1U);
+}
+
 }  // namespace
 }  // namespace primerl

@@ -149,14 +149,17 @@ void add_end(const Json& trace, WireMember& result) {
   }
 }
 
+bool has_errors(const Json& owner) {
+  const Json* const errors = present(owner, "errors");
+  return errors != nullptr && errors->is_array() && !errors->as_array().empty();
+}
+
 /// Versions with `ok` may have errors of attempts before a good one; 0.2 has no `ok`.
 Status check_standing(const Json& owner, std::string_view kind) {
   const Json* const is_ok = present(owner, "ok");
-  const Json* const errors = present(owner, "errors");
-  const bool has_errors = errors != nullptr && errors->is_array() && !errors->as_array().empty();
-  if (is_ok != nullptr ? is_ok->is_bool() && is_ok->as_bool() : !has_errors) return ok();
-  if (!has_errors) return error(Code::kInvalid, "the {} failed: 'ok' is false", kind);
-  const Json& last = errors->as_array().back();
+  if (is_ok != nullptr ? is_ok->is_bool() && is_ok->as_bool() : !has_errors(owner)) return ok();
+  if (!has_errors(owner)) return error(Code::kInvalid, "the {} failed: 'ok' is false", kind);
+  const Json& last = present(owner, "errors")->as_array().back();
   return error(Code::kInvalid, "the {} failed: {}: {}", kind, text_of(last, "type"),
                text_of(last, "message"));
 }
@@ -197,6 +200,10 @@ Json episode_member(const Json& episode) {
   WireMember result;
   const Json* const traces = present(episode, "traces");
   Status read = check_standing(episode, "episode");
+  // An episode without an error of its own failed because of a trace.
+  if (!read.ok() && !has_errors(episode) && traces != nullptr && traces->is_array())
+    for (const Json& trace : traces->as_array())
+      if (Status fault = check_standing(trace, "trace"); !fault.ok()) read = std::move(fault);
   if (read.ok() && (traces == nullptr || !traces->is_array()))
     read = error(Code::kCorrupt, "the episode has no list 'traces'");
   if (read.ok()) read = add_traces(traces->as_array(), result);

@@ -136,6 +136,9 @@ TEST(Episode, WhatTheServerCallsFailedIsFailed) {
   std::string failed = trace(kPrompt + "," + kAnswer);
   failed.replace(failed.find("\"ok\":true"), 9, "\"ok\":false");
   EXPECT_EQ(why(episode(failed)), "the trace failed: 'ok' is false");
+  failed.replace(failed.find("\"errors\":[]"), 11, R"("errors":[{"type":"C","message":"3"}])");
+  EXPECT_EQ(why(episode(failed, R"("ok":false,"errors":[])")), "the trace failed: C: 3")
+      << "the episode has no reason of its own";
   EXPECT_THAT(why(R"({"success":true,"episode":{"ok":true}})"), HasSubstr("no list 'traces'"));
 }
 
