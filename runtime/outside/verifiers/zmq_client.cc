@@ -17,7 +17,7 @@ constexpr int kKeepaliveIdleSeconds = 10;
 constexpr int kKeepaliveEverySeconds = 2;
 constexpr int kKeepalivesMax = 3;
 
-/// One socket and the monitor of its connection. The monitor is closed first.
+/// One socket and the monitor of its connection.
 struct Connection {
   zmq::socket_t dealer;
   zmq::socket_t monitor;
@@ -114,7 +114,13 @@ class Client final : public ZmqClient {
     }
   }
 
-  void close(uint64_t socket) override { connections_.erase(socket); }
+  void close(uint64_t socket) override {
+    const auto found = connections_.find(socket);
+    if (found == connections_.end()) return;
+    // Else a thread of ZeroMQ that reports a break to a closed monitor would wait for ever.
+    (void)zmq_socket_monitor(found->second.dealer.handle(), nullptr, 0);
+    connections_.erase(found);
+  }
 
   bool send(uint64_t socket, const std::vector<std::string>& frames) override {
     zmq::socket_t& dealer = connections_.at(socket).dealer;
