@@ -139,9 +139,7 @@ TenantSlot Gateway::next_tenant() const {
   for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
   if (num_inflight >= options_.max_inflight) return next;
   for (const auto& [slot, tenant] : tenants_) {
-    if (tenant.waiting.empty()) continue;
-    // A run knows its version.
-    if (tenant.live.is_none() && !generations_.at(tenant.waiting.front()).run) continue;
+    if (next_of(tenant) == tenant.waiting.end()) continue;
     if (tenant.num_inflight >= inflight_max(slot)) continue;
     const double share = std::max(services().tenant(slot).share, 1e-9);
     const double load = static_cast<double>(tenant.num_inflight + 1) / share;
@@ -152,15 +150,23 @@ TenantSlot Gateway::next_tenant() const {
   return next;
 }
 
+std::deque<uint64_t>::const_iterator Gateway::next_of(const TenantState& tenant) const {
+  if (!tenant.live.is_none()) return tenant.waiting.begin();
+  // Only a run knows its version. It does not wait for requests that wait for a version.
+  return std::ranges::find_if(
+      tenant.waiting, [this](uint64_t number) { return generations_.at(number).run.has_value(); });
+}
+
 bool Gateway::may_send() const { return !is_draining_ && generate_.room() > 0; }
 
 void Gateway::send_waiting() {
   for (int64_t i = 0; i < kSentPerWorkCall && may_send(); ++i) {
     const TenantSlot slot = next_tenant();
     if (slot.is_none()) return;
-    auto& waiting = tenants_[slot].waiting;
-    const uint64_t number = waiting.front();
-    waiting.pop_front();
+    TenantState& tenant = tenants_[slot];
+    const auto next = next_of(tenant);
+    const uint64_t number = *next;
+    tenant.waiting.erase(next);
     send(number);
   }
 }

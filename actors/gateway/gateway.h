@@ -141,6 +141,8 @@ class Gateway final : public Actor {
   bool may_send() const;
   void send_waiting();
   TenantSlot next_tenant() const;
+  /// The next generation of a tenant that may be sent; the end of `waiting` if there is none.
+  std::deque<uint64_t>::const_iterator next_of(const TenantState& tenant) const;
   int64_t inflight_max(TenantSlot tenant) const;
   void send(uint64_t number);
   void send_cancels();

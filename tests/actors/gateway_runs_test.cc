@@ -99,6 +99,20 @@ TEST_F(GatewayRunsStory, RequestsOfARunNeedNoLiveVersion) {
   EXPECT_TRUE(made[0].version.is_none());
 }
 
+TEST_F(GatewayRunsStory, RequestsOfARunDoNotWaitBehindOnesThatWaitForAVersion) {
+  is_live = false;
+  connected();
+  (void)generate();
+  ask(salt(name));
+  auto made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_EQ(made[0].version, PolicyVersion(5));
+  live(3);
+  made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_EQ(made[0].version, PolicyVersion(3));
+}
+
 TEST_F(GatewayRunsStory, ARunThatBeginsAgainSamplesWithTheSameSeeds) {
   ask(salt({17, 0, 2}));
   ask(salt({17, 1, 2}));
