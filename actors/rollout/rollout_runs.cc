@@ -60,6 +60,8 @@ void Rollout::start_runs(Group& group) {
     member.state = Member::State::kPlaying;
     member.environment_deadline.reset();
     member.deadline = services().now() + time;
+    // The one that gave the task of an evaluation: another may get the run.
+    if (!member.environment.is_none()) environments_.end(std::exchange(member.environment, {}));
     watch({group.ordinal, i});
   }
   for (size_t i = 0; i < group.members.size(); i += static_cast<size_t>(members_of_run(group))) {
