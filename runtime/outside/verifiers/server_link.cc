@@ -181,7 +181,7 @@ void ServerLink::turn_probe(Time now) {
   if (!result.ok()) return fail(result.error());
   found_ = *result;
   log_(fmt::format("{} at {} speaks {}", options_.name, address_, to_string(found_->dialect)));
-  last_heard_ = now;
+  note_heard(now);
   next_health_ = now + options_.health_every;
   open_socket(run_socket_);
   open_socket(health_socket_);
@@ -198,7 +198,7 @@ void ServerLink::turn_runs(Time now) {
   for (int i = 0; is_broken || i < kMessagesPerTurn; ++i) {
     const auto frames = sockets_.receive(*run_socket_);
     if (!frames) break;
-    last_heard_ = now;
+    note_heard(now);
     on_run_frames(*frames);
   }
   if (is_broken) return fail(error(Code::kUnavailable, "the connection broke"));
@@ -252,17 +252,25 @@ Result<std::optional<Json>> ServerLink::read_run_frames(const Frames& frames, Ru
   return std::optional<Json>(std::move(answer));
 }
 
+void ServerLink::note_heard(Time now) {
+  last_heard_ = now;
+  is_asked_ = false;
+}
+
 void ServerLink::turn_health(Time now) {
   while (sockets_.next_event(*health_socket_)) {
   }
   while (const auto frames = sockets_.receive(*health_socket_)) {
-    last_heard_ = now;
+    note_heard(now);
     on_health_frames(*frames);
     if (fault_) return;
   }
+  // A server that was not asked is not silent: this thread stood still.
+  if (!is_asked_ && now - last_heard_ >= options_.health_timeout) last_heard_ = now;
   if (now >= next_health_) {
     (void)sockets_.send(*health_socket_, health_request(found_->dialect, make_id_()));
     next_health_ = now + options_.health_every;
+    is_asked_ = true;
   }
   if (now - last_heard_ >= options_.health_timeout)
     fail(error(Code::kUnavailable, "it was silent for {}", to_string(options_.health_timeout)));

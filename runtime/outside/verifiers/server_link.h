@@ -99,6 +99,7 @@ class ServerLink {
   void turn_probe(Time now);
   void turn_runs(Time now);
   void turn_health(Time now);
+  void note_heard(Time now);
   void fail(Error why);
   void on_run_frames(const Frames& frames);
   Result<std::optional<Json>> read_run_frames(const Frames& frames, Run& run);
@@ -123,6 +124,7 @@ class ServerLink {
   std::set<std::pair<Time, std::string>> deadlines_;
   std::set<std::string, std::less<>> cancels_;  // ids of cancel requests without an answer
   Time last_heard_, next_health_;
+  bool is_asked_ = false;  // for its health, since last_heard_
   ServerLinkCounts counts_;
 };
 
