@@ -204,6 +204,7 @@ std::optional<Time> ServerPool::next_deadline() const {
   if (processes_)
     if (const auto at = processes_->next_deadline()) add(*at);
   for (const auto& link : links_) {
+    if (link->fault()) add(Time());  // a run could not be sent: turn() gives the link up
     if (const auto at = link->next_deadline()) add(*at);
     if (!starts_servers() && !link->is_open()) add(next_open_);
   }
