@@ -163,7 +163,8 @@ Status PoolWorkers::read_line(size_t index, const std::string& line, Time now) {
     log_(fmt::format("{}: an answer to call {}, which it does not have", worker.name(), id));
     return ok();
   }
-  num_fruitless_ = 0;
+  // An owner that speaks to the workers itself says what was of use.
+  if (hooks_.on_end == nullptr) num_fruitless_ = 0;
   if (const Json* fault = json->find("error"); fault != nullptr && !fault->is_null()) {
     const std::string text = fault->is_string() ? fault->as_string() : fault->dump();
     answer({static_cast<uint64_t>(id), OutsideEnd::kFailed, text.substr(0, kReasonBytesMax)});

@@ -29,7 +29,8 @@ class PoolWorkers {
   struct Hooks {
     /// The first line of a worker. An error ends the worker.
     std::function<Status(size_t worker, const Json& line, Time now)> on_hello;
-    /// A worker that wrote its first line has ended.
+    /// A worker that wrote its first line has ended. With this hook only note_success() says that
+    /// a worker was of use.
     std::function<void(size_t worker, const std::string& reason)> on_end;
   };
 
