@@ -417,7 +417,10 @@ def written(environment, orders, line):
     if "id" not in call:
         return None  # `end`, which has no answer
     try:
-        return json.dumps(dict(answer(environment, orders, call), id=call["id"]), allow_nan=False)
+        task = dict(answer(environment, orders, call), id=call["id"])
+        text = json.dumps(task, allow_nan=False, ensure_ascii=False)
+        text.encode()  # half a surrogate pair is no JSON: its task fails, not the server
+        return text
     except (Exception, SystemExit) as fault:
         return json.dumps({"id": call["id"], "error": described(fault)})
 
