@@ -23,13 +23,14 @@ struct OpenRun {
   DrivenRun turns;
   bool is_sent = false;
   bool has_ended = false;             // its server has answered; the gateway has not
+  bool has_moved = false;             // its gateway has another address: a failed run is repeated
   std::vector<MemberResult> results;  // of each of its members, when it has ended
 
   template <class F>
   static void fields(F& f) {
     using R = OpenRun;
-    f("turns", &R::turns)("is_sent", &R::is_sent)("has_ended", &R::has_ended)("results",
-                                                                              &R::results);
+    f("turns", &R::turns)("is_sent", &R::is_sent)("has_ended", &R::has_ended)(
+        "has_moved", &R::has_moved)("results", &R::results);
   }
 };
 

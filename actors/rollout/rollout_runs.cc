@@ -31,25 +31,19 @@ std::optional<Rollout::MemberId> Rollout::find_run(const MemberName& name) const
 }
 
 /// A gateway of a resumed run may have another address. Servers cannot reach the old one, so the
-/// runs that know it begin again.
+/// runs that know it are cancelled, and begin again when their server has answered: a run has at
+/// most one answer on its way.
 Status Rollout::on_address(const GatewayAddress& address) {
   const bool has_moved = !base_url_.empty() && base_url_ != address.base_url;
   base_url_ = address.base_url;
   if (!has_moved) return finish_handler();
-  std::vector<MemberId> open;
-  for (const auto& [ordinal, group] : groups_)
-    for (size_t i = 0; i < group.members.size(); ++i)
-      if (const auto& run = group.members[i].run; run && run->is_sent && !run->has_ended)
-        open.push_back({ordinal, i});
-  for (const MemberId first : open) {
-    services().count("runs_repeated", 1);
-    abandon_run(first);
-    Group& group = groups_.at(first.ordinal);
-    const size_t end = first.member + static_cast<size_t>(members_of_run(group));
-    for (size_t i = first.member; i < end; ++i) ++group.members[i].attempt;
-    group.members[first.member].run.emplace();
-    send_run(first);
-  }
+  for (auto& [ordinal, group] : groups_)
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      Member& member = group.members[i];
+      if (!member.run || !member.run->is_sent || member.run->has_ended) continue;
+      member.run->has_moved = true;
+      if (!member.environment.is_none()) runs_to_cancel_.push_back(name_of({ordinal, i}));
+    }
   return finish_handler();
 }
 
@@ -136,8 +130,13 @@ Status Rollout::on_run_ended(const RunAnswered& ended) {
   environments_.end(std::exchange(member.environment, {}));
   actions_to_resend_.erase(first);
   const int64_t num_members = members_of_run(groups_.at(first.ordinal));
+  const bool has_failed =
+      !ended.fault.empty() ||
+      std::ranges::any_of(ended.members, [](const auto& one) { return !one.fault.empty(); });
   if (ended.is_lost) {
     repeat_run(first, ended.fault);
+  } else if (member.run->has_moved && has_failed) {
+    repeat_run(first, "the gateway has another address");
   } else if (!ended.fault.empty()) {
     fail_run(first, "the environment: " + ended.fault);
   } else if (std::ssize(ended.members) != num_members) {
@@ -281,8 +280,11 @@ void Rollout::send_run_ends() {
   std::map<InstanceId, std::vector<MemberName>> cancelled;
   for (const MemberName& name : std::exchange(runs_to_cancel_, {})) {
     const auto run = abandoned_runs_.find(name);
-    if (run != abandoned_runs_.end() && !run->second.environment.is_none())
-      cancelled[run->second.environment].push_back(name);
+    const auto open = find_run(name);
+    const InstanceId environment = run != abandoned_runs_.end() ? run->second.environment
+                                   : open                       ? member_at(*open).environment
+                                                                : InstanceId();
+    if (!environment.is_none()) cancelled[environment].push_back(name);
   }
   const auto batches = [](const std::vector<MemberName>& names, const auto& send) {
     for (size_t begin = 0; begin < names.size(); begin += kCancelRequestsMax) {
