@@ -102,8 +102,10 @@ struct FetchedModel {
   std::string_view model;   // as `model fetch` names it
   std::string_view folder;  // beside the graph
 };
-constexpr FetchedModel kFetchedModels[] = {{"chat", "smollm2-135m-instruct", "smollm2"},
-                                           {"smollm2", "smollm2-135m-instruct", "model"}};
+constexpr FetchedModel kFetchedModels[] = {
+    {"chat", "smollm2-135m-instruct", "smollm2"},
+    {"smollm2", "smollm2-135m-instruct", "model"},
+    {"verifiers", "smollm2-135m-instruct", "../smollm2/model"}};
 
 /// The command to run before `check`; empty if none is needed.
 std::string first_step(const fs::path& folder, std::string_view name) {
