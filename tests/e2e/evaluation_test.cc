@@ -174,7 +174,8 @@ TEST(ARunWithEpochs, EndsAfterAllRowsAndSaysSo) {
     if (line.find("evaluation") == nullptr && *line.get_int("group") < 18)
       ++given[*line.get_string("prompt")];
   EXPECT_LE(given.size(), 9U) << "the row in the holdout is never a task";
-  EXPECT_THAT(versions_in(folder), ElementsAre(0, 3, 4));
+  // Version 3 is not measured if version 4 is made before its first row opens.
+  EXPECT_THAT(versions_in(folder), AnyOf(ElementsAre(0, 3, 4), ElementsAre(0, 4)));
 }
 
 TEST(ARunWithEpochs, EndsWhenGroupsThatDoNotTrainLeaveTooFewForABatch) {

@@ -169,14 +169,15 @@ TEST(ReadTracePy, SeesWhatOurReaderSees) {
   EXPECT_THAT(output.text, HasSubstr(totals_of(folder.path())));
   EXPECT_THAT(
       output.text,
-      HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc", "messages": [], "tools": ""})"));
+      HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc", "messages": [], "tools": "", )"
+                R"("data": "", "scores_groups": false})"));
   EXPECT_THAT(output.text, HasSubstr("1000 actor:1 actor.main a."));
   // Blobs outside the body are shown in the right fields.
   EXPECT_THAT(output.text, HasSubstr(R"("prompt": "yyyy)"));
   EXPECT_THAT(output.text, HasSubstr("yyyz\", \"messages\": []"));
   EXPECT_THAT(output.text, HasSubstr(R"("tokens": [12345, 12345, )"));
   EXPECT_THAT(output.text, HasSubstr(R"(12345], "logprobs": [-0.5, -0.5, )"));
-  EXPECT_THAT(output.text, HasSubstr(R"("kept": 3, "num_cached_tokens": 4321})"));
+  EXPECT_THAT(output.text, HasSubstr(R"("kept": 3, "num_cached_tokens": 4321, "ranks": [])"));
   for (const auto* type : message_catalog())
     EXPECT_THAT(output.text, HasSubstr(fmt::format("\n  {} #", type->name)));
 }
