@@ -156,7 +156,7 @@ struct MemberClosed {
   }
 };
 
-/// Where the gateway listens.
+/// The URL at which the gateway listens.
 struct GatewayAddress {
   static constexpr std::string_view kName = "GatewayAddress";
   static constexpr uint32_t kVersion = 1;

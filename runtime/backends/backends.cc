@@ -72,8 +72,8 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
-/// What an actor group asks. Servers of verifiers make tokens of messages as the tokenizer of the
-/// policy does, if their environment names no other.
+/// The pools that an actor group asks. A server of verifiers uses the policy's tokenizer if its
+/// environment names no other.
 OutsideSpec outside_spec_of(const Plan& plan, const PlanResource& resource) {
   OutsideSpec spec = *static_cast<const OutsideSpec*>(resource.options.get());
   for (OutsidePool& pool : spec.pools)

@@ -158,7 +158,7 @@ class Endpoint:
 
 
 class Position:
-    """Where the stream of an answer can be continued."""
+    """The event after which the stream of an answer continues."""
 
     def __init__(self):
         self.last_id = None  # of the last event; None: it cannot be
