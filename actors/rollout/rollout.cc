@@ -58,6 +58,9 @@ Contract Rollout::contract() {
       .option("max_inflight", &O::max_inflight,
               count_from(1) | unit("rollouts") | also_named("max_inflight_requests"),
               "rollouts at once; at least group_size; also written max_inflight_requests")
+      .option("pace", &O::pace, one_of({"adaptive", "full"}),
+              "groups in flight: as few as keep the trainer busy, or as many as "
+              "max_off_policy_steps permits")
       .option("attempts_max", &O::attempts_max, count_from(0),
               "engine losses or failures that one rollout survives")
       .option("log_tokens", &O::log_tokens, any(),
@@ -181,7 +184,8 @@ void Rollout::open_held_task() {
   }
   counts_.inflight = inflight();
   const GateLimits limits = gate_limits();
-  if (ask_gate(limits, counts_, pace_.depth(limits), live_) != GateAnswer::kOpen) {
+  const int64_t depth = options_.pace == "full" ? limits.depth_max() : pace_.depth(limits);
+  if (ask_gate(limits, counts_, depth, live_) != GateAnswer::kOpen) {
     services().pause("task");
     return;
   }

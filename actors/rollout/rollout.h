@@ -41,6 +41,7 @@ namespace primerl {
 struct RolloutOptions {
   std::string model;            // model whose tokenizer is used; empty = the only model
   int64_t max_inflight = 64;    // rollouts at once
+  std::string pace = "adaptive";  // or "full": as many groups as the staleness limit permits
   int64_t attempts_max = 3;     // engine losses or failures that one rollout survives
   bool log_tokens = false;      // write token ids and log-probabilities into rollouts.jsonl
   bool evaluates_only = false;  // no training: one evaluation of the engines' own weights

@@ -3,8 +3,9 @@
 Bound: none is known. At limit 0 rollouts are those of the current weights, so all objectives follow
 nearly the same gradient there; what differs is the size of the advantages (the mean of dppo and
 tis, the z-score of the others), which the learning rate can be changed for (`--set`). What an
-objective loses from limit 0 to 16 is the cost of stale rollouts. Runs alternate: each seed runs
-every objective at every limit before the next seed.
+objective loses from limit 0 to 16 is the cost of stale rollouts. limit + 1 batches of rollouts are
+in flight (`pace = "full"`), so rollouts become nearly as stale as the limit permits; the table has
+the mean that was reached. Each seed runs every objective at every limit before the next seed.
 
     python3 bench/demo/objectives.py --steps 60 --seeds 3
 
@@ -14,6 +15,7 @@ dropped tokens, the effective sample size and the mean staleness, each as {media
 Use --set for settings of all runs. Rewards do not depend on the load of the machine.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import shutil
@@ -28,11 +30,16 @@ WINDOW = 5
 def run(args, example, objective, limit, seed):
     parent = tempfile.mkdtemp(prefix="primerl-objectives-")
     folder = os.path.join(parent, "run")
-    command = [os.path.join(args.bin, "primerl-graph"), "run",
-               os.path.join(ROOT, "examples", example, "graph.toml"), "--out", folder,
+    graph = example
+    if not graph.endswith(".toml"):
+        graph = os.path.join(ROOT, "examples", example, "graph.toml")
+    command = [os.path.join(args.bin, "primerl-graph"), "run", graph, "--out", folder,
                "--max-steps", str(args.steps)]
     for setting in [f"graph.seed={seed}", f'resource.learner.loss.kind="{objective}"',
-                    f"tenant.main.max_off_policy_steps={limit}", *args.set]:
+                    f"tenant.main.max_off_policy_steps={limit}",
+                    f"tenant.main.batch_size={args.batch}",
+                    'node.rollout.pace="full"',
+                    f"node.rollout.max_inflight={args.batch * (limit + 1)}", *args.set]:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -74,23 +81,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=os.path.join(ROOT, "build", "bin"))
-    parser.add_argument("--examples", nargs="+", default=["reverse_text", "arithmetic_tool"])
+    parser.add_argument("--examples", nargs="+", default=["reverse_text", "arithmetic_tool"],
+                        help="names of folders of examples/, or files of graphs")
     parser.add_argument("--objectives", nargs="+",
                         default=["dppo", "grpo", "gspo", "cispo", "tis"])
     parser.add_argument("--limits", nargs="+", type=int, default=[0, 4, 16])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=64, help="rollouts per step")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--set", action="append", default=[])
     args = parser.parse_args()
     if args.steps < 2 * WINDOW:
         parser.error(f"--steps has to be {2 * WINDOW} or more: the first and the last {WINDOW}")
+    cases = [(example, objective, limit, seed) for seed in range(1, args.seeds + 1)
+             for example in args.examples for objective in args.objectives for limit in args.limits]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        results = list(pool.map(lambda case: figures(run(args, *case)), cases))
     found = {}
-    for seed in range(1, args.seeds + 1):
-        for example in args.examples:
-            for objective in args.objectives:
-                for limit in args.limits:
-                    rows = run(args, example, objective, limit, seed)
-                    found.setdefault((example, objective, limit), []).append(figures(rows))
+    for (example, objective, limit, _), result in zip(cases, results):
+        found.setdefault((example, objective, limit), []).append(result)
     table = [{"example": example, "objective": objective, "limit": limit,
               **{name: spread([each[name] for each in runs]) for name in runs[0]}}
              for (example, objective, limit), runs in found.items()]

@@ -73,6 +73,29 @@ TEST_F(RolloutVersions, ATrainedGroupLetsNoOtherOpenBeforeItsVersionIsLive) {
   EXPECT_THAT(requests(), SizeIs(2));
 }
 
+struct RolloutWithFullPace : testing::RolloutStory {
+  RolloutWithFullPace() : RolloutStory({.model = "", .pace = "full"}, testing::a_tenant(2, 2, 4)) {}
+};
+
+/// Two groups per batch and a limit of 4 versions: five batches of groups, and not one group more.
+TEST_F(RolloutWithFullPace, OpensAllGroupsThatTheStalenessLimitPermits) {
+  live(0);
+  for (uint64_t i = 0; i < 11; ++i) task(i);
+  EXPECT_THAT(requests(), SizeIs(20));
+  EXPECT_TRUE(rollout.is_paused("task"));
+}
+
+struct RolloutWithAdaptivePace : testing::RolloutStory {
+  RolloutWithAdaptivePace() : RolloutStory({}, testing::a_tenant(2, 2, 4)) {}
+};
+
+TEST_F(RolloutWithAdaptivePace, BeginsWithTwoBatchesWhateverTheStalenessLimit) {
+  live(0);
+  for (uint64_t i = 0; i < 5; ++i) task(i);
+  EXPECT_THAT(requests(), SizeIs(8));
+  EXPECT_TRUE(rollout.is_paused("task"));
+}
+
 TEST_F(RolloutVersions, AResumedRunCountsItsAttemptsAndItsBatches) {
   ResumePoint point;
   point.version = PolicyVersion(5);

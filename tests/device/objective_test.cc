@@ -52,7 +52,8 @@ TEST_P(ObjectiveOnCuda, IsThatOfTheCpu) {
   host.numerics = "invariant";
   auto want = objective_learner(folder, training, host);
   auto got = objective_learner(folder, training, testing::options_of("float32"));
-  const TrainBatch batch = testing::mixed_batch();
+  TrainBatch batch = testing::mixed_batch();
+  batch.tenant = kTrained;
   const auto expected = want->step(batch, testing::never);
   const auto report = got->step(batch, testing::never);
   ASSERT_TRUE(expected.ok()) << expected.error().text();
