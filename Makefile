@@ -24,7 +24,7 @@ export CCACHE_NOHASHDIR := 1
 # Where `make install` puts programs, headers and libraries.
 PREFIX ?= /usr/local
 
-.PHONY: help setup setup-tests build install demo test soak bench format docs asan tsan clean
+.PHONY: help setup setup-tests setup-soak build install demo test soak bench format docs asan tsan clean
 
 help:
 	@echo "make demo     train the example model in $(GRAPH), about a minute"
@@ -46,6 +46,9 @@ setup:
 setup-tests:
 	@scripts/setup.sh --tests
 
+setup-soak:
+	@scripts/setup.sh --soak
+
 build: setup
 	@scripts/build.sh dev $(JOBS) programs
 
@@ -59,7 +62,7 @@ test: setup-tests
 	@scripts/build.sh dev $(JOBS) all
 	@scripts/run_tests.sh build $(JOBS) '$(TESTS)'
 
-soak: setup-tests
+soak: setup-soak
 	@scripts/build.sh dev $(JOBS) all
 	@scripts/run_tests.sh build $(JOBS) '$(TESTS)' soak
 

@@ -2,7 +2,8 @@
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
 # With --tests also the Python packages of requirements-tests.txt, promtool, the folder of a real
-# model, and verifiers. Does nothing, quickly, when nothing is missing.
+# model, and verifiers. With --soak also the oldest version of verifiers. Does nothing, quickly, when
+# nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
 # PRIMERL_OFFLINE=1             install nothing, only list what is missing
@@ -11,8 +12,9 @@ cd "$(dirname "$0")/.."
 
 readonly torch_version=2.13.0 torch_oldest=2.11
 readonly venv=.venv
-with_tests=no
+with_tests=no with_soak=no
 [ "${1:-}" = "--tests" ] && with_tests=yes
+[ "${1:-}" = "--soak" ] && with_tests=yes with_soak=yes
 
 say() { echo "setup: $*" >&2; }
 fail() {
@@ -233,6 +235,25 @@ verifiers_ready() {
   echo "$key" >"$folder/.key"
 }
 
+# Installs the oldest version of verifiers that is supported, with all that it requires, into an
+# environment of its own. Without a package index its tests are skipped.
+oldest_verifiers_ready() {
+  local folder=$venv/verifiers-oldest key
+  key=$(sha256sum scripts/requirements-verifiers-oldest.txt | cut -d' ' -f1)
+  [ -x "$folder/bin/python" ] && [ "$(cat "$folder/.key" 2>/dev/null)" = "$key" ] && return
+  say "installing the oldest version of verifiers (990 MB to keep)"
+  rm -rf "$folder"
+  local options=(-r scripts/requirements-verifiers-oldest.txt)
+  [ -n "${PRIMERL_OFFLINE:-}" ] && options+=(--no-index)
+  "$venv/bin/python" -m venv "$folder" >&2 &&
+    "$folder/bin/python" -m pip install --disable-pip-version-check -q "${options[@]}" >&2 || {
+    rm -rf "$folder"
+    say "warning: there is no old verifiers: its tests will be skipped"
+    return
+  }
+  echo "$key" >"$folder/.key"
+}
+
 install_packages
 stamped torch torch_ready
 if [ "$with_tests" = yes ]; then
@@ -241,3 +262,5 @@ if [ "$with_tests" = yes ]; then
   real_model_ready
   verifiers_ready
 fi
+[ "$with_soak" = yes ] && oldest_verifiers_ready
+exit 0

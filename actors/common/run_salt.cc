@@ -2,8 +2,12 @@
 
 #include <charconv>
 
+#include "graph/base/file_digest.h"
+
 namespace primerl {
 namespace {
+
+constexpr size_t kSealChars = 16;
 
 template <class Number>
 bool read_number(std::string_view text, Number& number) {
@@ -27,11 +31,19 @@ bool cut_number(std::string_view& text, char mark, Number& number) {
   return part && read_number(*part, number);
 }
 
+std::string name_text(const RunSalt& salt) {
+  return fmt::format("{}.{}.{}.{}.{}@{}", salt.tenant, salt.name.ordinal, salt.name.attempt,
+                     salt.name.member, salt.num_members, salt.version.value);
+}
+
 }  // namespace
 
 std::string to_text(const RunSalt& salt) {
-  return fmt::format("{}|{}.{}.{}.{}.{}@{}", salt.salt, salt.tenant, salt.name.ordinal,
-                     salt.name.attempt, salt.name.member, salt.num_members, salt.version.value);
+  return fmt::format("{}|{}~{}", salt.salt, name_text(salt), salt.seal);
+}
+
+std::string seal_of(const RunSalt& salt, uint64_t key) {
+  return text_sha256(fmt::format("{:016x} {}", key, name_text(salt))).substr(0, kSealChars);
 }
 
 Result<std::optional<RunSalt>> read_run_salt(std::string_view text) {
@@ -40,17 +52,20 @@ Result<std::optional<RunSalt>> read_run_salt(std::string_view text) {
   if (!name) return std::optional<RunSalt>();
   RunSalt salt;
   salt.salt = rest;
+  const auto seal = cut_last(*name, '~');
   const bool is_name =
-      cut_number(*name, '@', salt.version.value) && cut_number(*name, '.', salt.num_members) &&
-      cut_number(*name, '.', salt.name.member) && cut_number(*name, '.', salt.name.attempt) &&
-      cut_number(*name, '.', salt.name.ordinal) && !name->empty();
+      seal && seal->size() == kSealChars && cut_number(*name, '@', salt.version.value) &&
+      cut_number(*name, '.', salt.num_members) && cut_number(*name, '.', salt.name.member) &&
+      cut_number(*name, '.', salt.name.attempt) && cut_number(*name, '.', salt.name.ordinal) &&
+      !name->empty();
   if (!is_name || salt.version < PolicyVersion() || salt.num_members < 1)
     return error(Code::kInvalid, "'cache_salt' ends with '{}', which names no rollout",
                  text.substr(rest.size() + 1).substr(0, 64))
         .note(
-            "it is <tenant>.<group>.<attempt>.<member>.<members>@<version>; a salt without '|' is "
-            "that of an ordinary client");
+            "it is <tenant>.<group>.<attempt>.<member>.<members>@<version>~<seal>, as the run gave "
+            "it; a salt without '|' is that of an ordinary client");
   salt.tenant = *name;
+  salt.seal = *seal;
   return std::optional<RunSalt>(std::move(salt));
 }
 

@@ -63,7 +63,7 @@ Contract Env::contract() {
       .out("observation", &Env::observation_,
            "the answer to one action, with the reward at the end", recorded(),
            work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
-      .out("run_ended", &Env::run_ended_, "the end of a run, with its rewards and branches",
+      .out("run_answered", &Env::run_answered_, "the end of a run, with its rewards and branches",
            serves_runs(), recorded(), work_burst(static_cast<int64_t>(kOutsideAnswersMax)))
       .out("question", &Env::question_, "an answer that a model of the graph scores",
            optional_port(), recorded(), burst(judge_questions(1)),

@@ -4,7 +4,7 @@
 ///
 ///                     [ env ]  -> task, question
 ///   action, score          ~~~>    ~~~> observation
-///   run, cancel_runs       ~~~>    ~~~> run_ended
+///   run, cancel_runs       ~~~>    ~~~> run_answered
 ///
 /// An environment of this process is called in the handler: each replica serves one rollout at a
 /// time, so no rollout waits for another one's environment. An environment or a reward outside of
@@ -155,6 +155,7 @@ class Env final : public Actor {
   Status send_scored(uint64_t trajectory);
   Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
   Result<EnvironmentTask> read_task_answer(const OutsideAnswer& answer) const;
+  int64_t num_named_tasks() const;
   uint32_t seed_of(uint64_t ordinal) const;
   uint64_t row_of(uint64_t ordinal) const {
     return evaluation_row(ordinal, static_cast<uint64_t>(services().tenant(tenant_).eval.rows));
@@ -169,7 +170,7 @@ class Env final : public Actor {
   Status on_cancel_runs(const CancelRuns& cancel);
   void refuse_run(const Run& run, const Error& error);
   void on_run_answer(uint64_t session, const OutsideAnswer& answer);
-  void send_run_ended(RunAnswered ended, uint64_t cause);
+  void send_run_answered(RunAnswered ended, uint64_t cause);
 
   const EnvOptions options_;
   // Constant after start.
@@ -192,7 +193,7 @@ class Env final : public Actor {
   Out<Task> task_;
   Out<Observation> observation_;
   Out<JudgeQuestion> question_;
-  Out<RunAnswered> run_ended_;
+  Out<RunAnswered> run_answered_;
 };
 
 }  // namespace primerl

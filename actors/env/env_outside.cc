@@ -80,8 +80,16 @@ Status Env::ask(Asked asked, OutsideCall call) {
 
 /// Sends the tasks that are here, in the order of their ordinals, and asks for the next ones.
 Result<bool> Env::send_asked_tasks() {
+  const auto tasks_max = static_cast<uint64_t>(services().tenant(tenant_).tasks_max);
   while (coming_.size() < kTasksAheadMax) {
+    if (tasks_max > 0 && next_ordinal_ > tasks_max) break;
     const uint64_t ordinal = consumed_.next_free(next_ordinal_);
+    if (tasks_max > 0 && ordinal >= tasks_max) {
+      // After the last task of all epochs the empty one says that no more follow.
+      next_ordinal_ = tasks_max + 1;
+      coming_[tasks_max] = {true, {.ordinal = tasks_max, .prompt = ""}};
+      break;
+    }
     OutsideCall call;
     call.pool = static_cast<uint32_t>(pools_.environment);
     call.body = task_body(ordinal, seed_of(ordinal));
@@ -89,7 +97,7 @@ Result<bool> Env::send_asked_tasks() {
     next_ordinal_ = ordinal + 1;
     coming_[ordinal];
   }
-  if (!coming_.begin()->second.is_here || task_.room() <= 0) return false;
+  if (coming_.empty() || !coming_.begin()->second.is_here || task_.room() <= 0) return false;
   task_.send(std::move(coming_.begin()->second.task), for_tenant(tenant_));
   coming_.erase(coming_.begin());
   return task_.room() > 0;
@@ -167,8 +175,24 @@ Result<EnvironmentTask> Env::read_task_answer(const OutsideAnswer& answer) const
   return drives_rollouts() ? read_driven_task(answer.body) : read_task(answer.body);
 }
 
+/// The number of tasks with which epochs were counted; 0: they were not. A rehearsal has none.
+int64_t Env::num_named_tasks() const {
+  const Tenant& tenant = services().tenant(tenant_);
+  const TenantEnvironment& environment = tenant.environment;
+  if (tenant.tasks_max == 0 || environment.contract == nullptr || !environment.contract->rows)
+    return 0;
+  const auto rows = environment.contract->rows(environment.options.get());
+  return rows.ok() ? rows->num_training : 0;
+}
+
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
   auto task = read_task_answer(answer);
+  if (const int64_t num_tasks = num_named_tasks(); task.ok() && num_tasks > 0)
+    if (Status counted = check_num_tasks(answer.body, num_tasks); !counted.ok()) {
+      coming_.erase(ordinal);
+      services().fail_tenant(tenant_, std::move(counted).error());
+      return ok();
+    }
   if (task.ok())
     if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
   if (!task.ok()) {

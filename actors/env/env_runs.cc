@@ -34,7 +34,7 @@ void Env::refuse_run(const Run& run, const Error& error) {
   RunAnswered ended;
   ended.name = run.name;
   ended.fault = error.text();
-  send_run_ended(std::move(ended), services().delivery().ref.step);
+  send_run_answered(std::move(ended), services().delivery().ref.step);
 }
 
 Status Env::on_cancel_runs(const CancelRuns& cancel) {
@@ -65,17 +65,17 @@ void Env::on_run_answer(uint64_t session, const OutsideAnswer& answer) {
     ended.fault = answer.body.empty() ? "the run failed without an error" : answer.body;
   }
   if (!ended.fault.empty()) services().count(ended.is_lost ? "runs_lost" : "run_faults", 1);
-  send_run_ended(std::move(ended), run.cause);
+  send_run_answered(std::move(ended), run.cause);
 }
 
-void Env::send_run_ended(RunAnswered ended, uint64_t cause) {
+void Env::send_run_answered(RunAnswered ended, uint64_t cause) {
   // Many short branches, or many scores of many members.
   if (const size_t bytes = body_bytes_max(ended); bytes > kMessageBytesMax) {
     ended.members.clear();
     ended.fault = fmt::format("its results have {} bytes besides tokens, at most {} are allowed",
                               bytes, kMessageBytesMax);
   }
-  run_ended_.send(std::move(ended), for_tenant(tenant_).answering({services().self(), cause}));
+  run_answered_.send(std::move(ended), for_tenant(tenant_).answering({services().self(), cause}));
 }
 
 }  // namespace primerl

@@ -173,6 +173,20 @@ std::string run_body(const Run& run, std::string_view model, const OutsidePool& 
   return text;
 }
 
+Status check_num_tasks(const std::string& body, int64_t num_tasks) {
+  ASSIGN_OR_RETURN(const Json json, read_object(body));
+  const Json* count = value_at(json, "num_tasks");
+  if (count == nullptr || !count->is_integer())
+    return error(Code::kInvalid, "'num_tasks' is {}, but the environment's tasks have no end",
+                 num_tasks)
+        .note("leave it out, and 'epochs' of the tenant, too");
+  if (count->as_int() != num_tasks)
+    return error(Code::kInvalid, "'num_tasks' is {}, but the environment has {} tasks", num_tasks,
+                 count->as_int())
+        .note("write the number that it has");
+  return ok();
+}
+
 Result<EnvironmentTask> read_driven_task(const std::string& body) {
   ASSIGN_OR_RETURN(const Json json, read_object(body));
   EnvironmentTask task;

@@ -19,6 +19,8 @@ std::string run_body(const Run& run, std::string_view model, const OutsidePool& 
 
 /// A task with `data`; its prompt is for people.
 Result<EnvironmentTask> read_driven_task(const std::string& body);
+/// An error if the environment that gave this task has another number of tasks.
+Status check_num_tasks(const std::string& body, int64_t num_tasks);
 
 /// One result for each member. If the part of one member is wrong, only that member has a fault.
 Result<std::vector<MemberResult>> read_run(const std::string& body, int32_t num_members);

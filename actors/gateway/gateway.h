@@ -170,6 +170,8 @@ class Gateway final : public Actor {
   Status begin_turn(const RunSalt& run, bool is_seeded_here, Generation& generation);
   void send_turn(Generation& generation, const Completion& completion);
   void end_turn(const Generation& generation);
+  /// The key of the names of a tenant's runs. It is the same in every process of a run.
+  uint64_t seal_key(TenantSlot slot) const;
   bool has_rollouts(TenantSlot tenant) const { return !turn_.targets(tenant).empty(); }
   Status ask_address();
   Status on_address(const std::string& answer);
@@ -188,6 +190,7 @@ class Gateway final : public Actor {
   Status chat(const ClientRequest& client, uint64_t request);
   Result<std::string> tokenize(const ClientRequest& client);
   std::string models(const ClientRequest& client) const;
+  static std::string version();
   Result<std::string> health() const;
   /// The tenant of a model's name.
   Result<TenantSlot> tenant_of(const std::string& model, const ClientRequest& client) const;

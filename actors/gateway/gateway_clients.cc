@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "actors/gateway/gateway.h"
+#include "actors/gateway/program_version.h"
 #include "graph/base/file_digest.h"
 #include "kernels/engine/block_hash.h"
 
@@ -25,7 +26,7 @@ bool is_post(std::string_view path) {
   return path == "/inference/v1/generate" || path == "/v1/chat/completions" || path == "/tokenize";
 }
 bool is_get(std::string_view path) {
-  return path == "/v1/models" || path == "/health" || path == "/liveness";
+  return path == "/v1/models" || path == "/version" || path == "/health" || path == "/liveness";
 }
 
 }  // namespace
@@ -98,10 +99,12 @@ Result<std::string> Gateway::reply_at_once(const ClientRequest& client) {
   const bool is_read = client.method == "GET" || client.method == "HEAD";
   if (client.method == "POST" && client.path == "/tokenize") return tokenize(client);
   if (is_read && client.path == "/v1/models") return models(client);
+  if (is_read && client.path == "/version") return version();
   if (is_read && (client.path == "/health" || client.path == "/liveness")) return health();
   return error(Code::kNotFound, "there is no '{} {}'", client.method, client.path)
       .note(
-          "POST /inference/v1/generate, /v1/chat/completions, /tokenize; GET /v1/models, /health");
+          "POST /inference/v1/generate, /v1/chat/completions, /tokenize; GET /v1/models, "
+          "/version, /health");
 }
 
 void Gateway::on_closed(const std::vector<uint64_t>& requests) {
@@ -299,6 +302,8 @@ std::string Gateway::models(const ClientRequest& client) const {
   }
   return Json::object().set("object", "list").set("data", std::move(list)).dump();
 }
+
+std::string Gateway::version() { return Json::object().set("version", program_version()).dump(); }
 
 /// Ready once the weights of a tenant are live.
 Result<std::string> Gateway::health() const {

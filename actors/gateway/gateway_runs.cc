@@ -1,5 +1,4 @@
 // Requests of runs: rollouts that their environment drives (docs/design/verifiers.md).
-#include <algorithm>
 #include <utility>
 
 #include "actors/gateway/gateway.h"
@@ -23,6 +22,11 @@ void use_sampling_of(const TenantSampling& tenant, SamplingParams& sampling) {
   sampling.presence_penalty = neutral.presence_penalty;
 }
 
+/// Most tokens that the turn of a request can add to its run.
+int64_t tokens_max_of(const GenerateRequest& request) {
+  return request.num_prompt_tokens() + request.sampling.max_tokens;
+}
+
 }  // namespace
 
 Status Gateway::begin_turn(const RunSalt& run, bool is_seeded_here, Generation& generation) {
@@ -32,15 +36,16 @@ Status Gateway::begin_turn(const RunSalt& run, bool is_seeded_here, Generation& 
   if (run.tenant != tenant.name)
     return error(Code::kInvalid, "'cache_salt' names a rollout of '{}', but the model is '{}'",
                  run.tenant, tenant.name);
+  if (run.seal != seal_of(run, seal_key(slot)))
+    return error(Code::kInvalid,
+                 "'cache_salt' names a rollout, but its seal '{}' is not the one of this name",
+                 run.seal)
+        .note("use the whole salt that the environment was given for this rollout");
   if (!has_rollouts(slot))
     return error(Code::kInvalid, "'cache_salt' names a rollout, but no environment drives rollouts")
         .note("a salt without '|' is only a salt");
   RunTurns& runs = tenants_[slot].runs;
-  // A client may forge the number of members.
-  const int64_t num_members =
-      std::min<int64_t>(run.num_members, std::max(tenant.group_size, tenant.eval.samples));
-  RETURN_IF_ERROR(
-      runs.begin(run.name, request.num_prompt_tokens(), tenant.turns_max * num_members));
+  RETURN_IF_ERROR(runs.begin(run.name, tokens_max_of(request), tenant.turns_max * run.num_members));
   generation.run = TurnOf{run.name, run.version};
   const MemberName& name = run.name;
   const auto number = static_cast<uint64_t>(runs.num_begun(name));
@@ -65,8 +70,9 @@ void Gateway::send_turn(Generation& generation, const Completion& completion) {
   if (!generation.run) return;
   const MemberName name = generation.run->name;
   generation.run.reset();
-  MemberTurn turn = tenants_[generation.tenant].runs.add(name, generation.request.prompt_tokens,
-                                                         completion.tokens);
+  const GenerateRequest& request = generation.request;
+  MemberTurn turn = tenants_[generation.tenant].runs.add(name, tokens_max_of(request),
+                                                         request.prompt_tokens, completion.tokens);
   turn.logprobs = completion.logprobs;
   turn.spans = completion.spans;
   turn.kept = completion.kept;
@@ -75,7 +81,12 @@ void Gateway::send_turn(Generation& generation, const Completion& completion) {
 }
 
 void Gateway::end_turn(const Generation& generation) {
-  if (generation.run) tenants_[generation.tenant].runs.end(generation.run->name);
+  if (generation.run)
+    tenants_[generation.tenant].runs.end(generation.run->name, tokens_max_of(generation.request));
+}
+
+uint64_t Gateway::seal_key(TenantSlot slot) const {
+  return services().random(slot, "names of runs", 0).next();
 }
 
 Status Gateway::on_member_closed(const MemberClosed& closed) {
@@ -111,7 +122,8 @@ Status Gateway::on_address(const std::string& answer) {
   is_address_asked_ = false;
   ASSIGN_OR_RETURN(base_url_, read_address(answer));
   for (const auto& [slot, tenant] : tenants_)
-    if (!address_.targets(slot).empty()) address_.send({base_url_}, send_options(slot));
+    if (!address_.targets(slot).empty())
+      address_.send({base_url_, seal_key(slot)}, send_options(slot));
   return ok();
 }
 

@@ -34,7 +34,7 @@ bool RunTurns::is_closed(const MemberName& name) const {
   return closed_by_name_.contains(name);
 }
 
-Status RunTurns::begin(const MemberName& name, int64_t num_prompt_tokens, int64_t turns_max) {
+Status RunTurns::begin(const MemberName& name, int64_t tokens_max, int64_t turns_max) {
   if (is_closed(name))
     return error(Code::kCancelled, "the rollout {}.{}.{} has ended", name.ordinal, name.attempt,
                  name.member);
@@ -45,26 +45,32 @@ Status RunTurns::begin(const MemberName& name, int64_t num_prompt_tokens, int64_
                  "This model's maximum context length is reached: the rollout has {} turns already",
                  turns_max)
         .note("'turns_max' of the tenant");
-  if (known.num_tokens + num_prompt_tokens > kMemberTokensMax)
-    return error(
-        Code::kInvalid,
-        "This model's maximum context length is reached: the rollout has {} tokens already",
-        known.num_tokens);
-  ++open_[name].num_running;
+  if (known.num_tokens + known.num_pending + tokens_max > kMemberTokensMax)
+    return error(Code::kInvalid,
+                 "This model's maximum context length is reached: the rollout has {} tokens "
+                 "already, and requests that run may add {}: {} of {} are too many",
+                 known.num_tokens, known.num_pending, tokens_max, kMemberTokensMax);
+  OpenRun& run = open_[name];
+  ++run.num_begun;
+  ++run.num_running;
+  run.num_pending += tokens_max;
   return ok();
 }
 
-void RunTurns::end(const MemberName& name) {
+void RunTurns::end(const MemberName& name, int64_t tokens_max) {
   const auto found = open_.find(name);
   if (found == open_.end()) return;
-  --found->second.num_running;
-  if (found->second.num_running == 0 && found->second.num_turns == 0) open_.erase(found);
+  OpenRun& run = found->second;
+  --run.num_running;
+  run.num_pending -= tokens_max;
+  if (run.num_running == 0 && run.num_turns == 0) open_.erase(found);
 }
 
-MemberTurn RunTurns::add(const MemberName& name, const std::vector<int32_t>& prompt,
-                         const std::vector<int32_t>& tokens) {
+MemberTurn RunTurns::add(const MemberName& name, int64_t tokens_max,
+                         const std::vector<int32_t>& prompt, const std::vector<int32_t>& tokens) {
   OpenRun& run = open_[name];
   --run.num_running;
+  run.num_pending -= tokens_max;
   const size_t sequence = extended_by(run.sequences, prompt);
   if (sequence == run.sequences.size()) run.sequences.emplace_back();
   TokenPrefix& end = run.sequences[sequence];
@@ -100,7 +106,7 @@ MemberTurn RunTurns::close(const MemberName& name) {
 
 int64_t RunTurns::num_begun(const MemberName& name) const {
   const auto found = open_.find(name);
-  return found == open_.end() ? 0 : int64_t{found->second.num_turns} + found->second.num_running;
+  return found == open_.end() ? 0 : found->second.num_begun;
 }
 
 }  // namespace primerl

@@ -26,6 +26,17 @@ Result<int64_t> int_of(const WireField& member, int64_t least, int64_t most) {
   return value;
 }
 
+/// The likeliest tokens that a reply shall have at each position.
+Result<int32_t> num_top_of(const WireField& member) {
+  auto num_top = int_of(member, 0, kTopLogprobsMax);
+  if (!num_top.ok())
+    return std::move(num_top).error().note(
+        fmt::format("a reply has at most the {} likeliest tokens of a position, as from OpenAI and "
+                    "vLLM's default 'max_logprobs'",
+                    kTopLogprobsMax));
+  return static_cast<int32_t>(*num_top);
+}
+
 Result<double> double_of(const WireField& member) {
   if (!member.second.is_number())
     return error(Code::kInvalid, "'{}' is {}, not a number", member.first, member.second.kind());
@@ -223,9 +234,9 @@ Status read_sampling_params(const Json& object, GenerateCall& call) {
         key == "flat_logprobs")
       continue;
     if (key == "logprobs") {
-      ASSIGN_OR_RETURN(const int64_t num_top, int_of(member, 0, kTopLogprobsMax));
+      ASSIGN_OR_RETURN(const int32_t num_top, num_top_of(member));
       // 0 and 1 mean the sampled token's own, which every reply has.
-      call.sampling.num_top_logprobs = num_top > 1 ? static_cast<int32_t>(num_top) : 0;
+      call.sampling.num_top_logprobs = num_top > 1 ? num_top : 0;
       has_logprobs = true;
       continue;
     }
@@ -319,8 +330,7 @@ Result<ChatCall> read_chat_call(std::string_view body) {
     } else if (key == "logprobs") {
       ASSIGN_OR_RETURN(call.wants_logprobs, bool_of(member));
     } else if (key == "top_logprobs") {
-      ASSIGN_OR_RETURN(const int64_t num_top, int_of(member, 0, kTopLogprobsMax));
-      call.generate.sampling.num_top_logprobs = static_cast<int32_t>(num_top);
+      ASSIGN_OR_RETURN(call.generate.sampling.num_top_logprobs, num_top_of(member));
     } else if (key == "return_token_ids") {
       ASSIGN_OR_RETURN(call.generate.wants_token_ids, bool_of(member));
     } else if (key == "stream") {

@@ -156,16 +156,17 @@ struct MemberClosed {
   }
 };
 
-/// The URL at which the gateway listens.
+/// The URL at which the gateway listens, and the key by which it knows the names of runs.
 struct GatewayAddress {
   static constexpr std::string_view kName = "GatewayAddress";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
-  std::string base_url;  // "http://127.0.0.1:8000"
+  std::string base_url;   // "http://127.0.0.1:8000"
+  uint64_t seal_key = 0;  // of the tenant (actors/common/run_salt.h)
 
   template <class F>
   static void fields(F& f) {
-    f("base_url", &GatewayAddress::base_url);
+    f("base_url", &GatewayAddress::base_url)("seal_key", &GatewayAddress::seal_key);
   }
 };
 

@@ -177,14 +177,18 @@ class DrivenRun::Builder {
     return is_used;
   }
 
-  /// Spans cover the sampled tokens; adjacent tokens of one version are one span.
+  /// Spans cover the sampled tokens. Those of one version are one span if they are adjacent or of
+  /// one turn, whose tokens with mask 0 it passes: so a turn has as many spans as versions, however
+  /// many holes the mask has (group_bytes_max() counts on that).
   void add_version(const Turn& turn, int32_t position, int32_t at) {
     const int32_t index = position - turn.begin;
     for (const VersionSpan& span : turn.spans) {
       if (index < span.begin || index >= span.end) continue;
       auto& spans = samples_.arrays.spans;
-      if (!spans.empty() && spans.back().version == span.version && spans.back().end == at)
-        ++spans.back().end;
+      const bool continues = !spans.empty() && spans.back().version == span.version &&
+                             (spans.back().end == at || spans.back().end > at - index);
+      if (continues)
+        spans.back().end = at + 1;
       else
         spans.push_back({span.version, at, at + 1});
       return;

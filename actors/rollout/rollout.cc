@@ -79,7 +79,7 @@ Contract Rollout::contract() {
           optional_if(&O::evaluates_only))
       .in("turn", &Rollout::on_turn, "a completed request of a run, or that no more follow",
           serves_runs())
-      .in("run_ended", &Rollout::on_run_ended, "the end of a run", serves_runs(), rollouts())
+      .in("run_answered", &Rollout::on_run_answered, "the end of a run", serves_runs(), rollouts())
       .in("address", &Rollout::on_address, "where the gateway listens", serves_runs(),
           latest_wins())
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
@@ -115,8 +115,8 @@ Contract Rollout::contract() {
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
             "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
-            "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)("run_metrics",
-                                                                              &R::run_metrics_);
+            "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)(
+            "seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_);
       });
 }
 

@@ -4,7 +4,7 @@
 ///   task, turn ->  [ rollout ]  -> generate, group
 ///   completion, observation ~~~>   ~~~> action, cancel
 ///   ended, policy           ~~~>   ~~~> run, cancel_runs, closed
-///   run_ended, address      ~~~>
+///   run_answered, address   ~~~>
 ///
 /// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, when the
 /// gate (gate.h) allows it. Each turn appends to the same tokens; they are never tokenised again,
@@ -167,7 +167,7 @@ class Rollout final : public Actor {
   }
 
   // rollout_runs.cc: rollouts that their environment drives
-  Status on_run_ended(const RunAnswered& ended);
+  Status on_run_answered(const RunAnswered& ended);
   Status on_turn(const MemberTurn& turn);
   Status on_address(const GatewayAddress& address);
   void start_runs(Group& group);
@@ -207,7 +207,7 @@ class Rollout final : public Actor {
   /// The chat format, or why there is none: it counts only if a task needs it.
   std::optional<Result<chat::ChatFormat>> chat_;
   bool has_user_prompts_ = false;
-  bool is_driven_ = false;  // its environment calls the policy itself
+  bool is_driven_ = false;      // its environment calls the policy itself
   bool sends_prompts_ = false;  // to an environment outside, for rewards
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;  // times this run was resumed
@@ -236,7 +236,8 @@ class Rollout final : public Actor {
     }
   };
   std::map<MemberName, AbandonedRun> abandoned_runs_;
-  std::string base_url_;  // of the gateway; empty: not known yet
+  std::string base_url_;   // of the gateway; empty: not known yet
+  uint64_t seal_key_ = 0;  // of the names that the gateway knows
   RunMetrics run_metrics_;
   std::vector<MemberName> runs_to_cancel_, runs_to_close_;  // by this handler
   Environments environments_;

@@ -36,6 +36,7 @@ std::optional<Rollout::MemberId> Rollout::find_run(const MemberName& name) const
 Status Rollout::on_address(const GatewayAddress& address) {
   const bool has_moved = !base_url_.empty() && base_url_ != address.base_url;
   base_url_ = address.base_url;
+  seal_key_ = address.seal_key;
   if (!has_moved) return finish_handler();
   for (auto& [ordinal, group] : groups_)
     for (size_t i = 0; i < group.members.size(); ++i) {
@@ -79,6 +80,7 @@ void Rollout::send_run(MemberId first) {
   salt.name = name_of(first);
   salt.num_members = static_cast<int32_t>(members_of_run(group));
   salt.version = group.version;
+  salt.seal = seal_of(salt, seal_key_);
   Run run;
   run.name = salt.name;
   run.num_members = salt.num_members;
@@ -113,7 +115,7 @@ void Rollout::repeat_run(MemberId first, const std::string& why) {
   send_run(first);
 }
 
-Status Rollout::on_run_ended(const RunAnswered& ended) {
+Status Rollout::on_run_answered(const RunAnswered& ended) {
   const auto found = find_run(ended.name);
   if (!found || member_at(*found).run->has_ended) {
     const auto abandoned = abandoned_runs_.find(ended.name);

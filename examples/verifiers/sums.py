@@ -5,6 +5,9 @@ the tool `add` if `has_tool` of the harness is true. After a wrong answer it may
 
 Arguments, `args = '{"taskset": {"digits": 2}}'` of the graph: num_tasks, terms, digits, seed, and
 `source`: "local", or the name of a data set of the package reasoning-gym, such as "chain_sum".
+With the tool: '{"agent": {"harness": {"id": "sums", "has_tool": true}}}', and a renderer that knows
+calls, `renderer = '{"name": "default", "tool_parser": "qwen3"}'`. The chat template of SmolLM2 does
+not show tools, so three calls are shown as examples.
 """
 
 import json
@@ -27,6 +30,20 @@ ADD = {
         },
     },
 }
+
+
+def example_calls():
+    """Sums with calls of the tool, in the form that the parser of calls reads."""
+    messages = []
+    for a, b in ((1, 2), (15, 4), (30, 22)):
+        call = json.dumps({"name": "add", "arguments": {"a": a, "b": b}})
+        messages += [
+            {"role": "user", "content": f"{a} + {b} = "},
+            {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+            {"role": "tool", "tool_call_id": "example", "content": str(a + b)},
+            {"role": "assistant", "content": f"The sum is {a + b}"},
+        ]
+    return messages
 
 
 def last_number(text):
@@ -96,6 +113,7 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
         data = data or trace.task.data  # version 0.2 gives none
         messages = [
             {"role": "system", "content": SYSTEM},
+            *(example_calls() if self.config.has_tool else []),
             {"role": "user", "content": data.prompt},
         ]
         async with httpx.AsyncClient(timeout=None) as client:

@@ -22,6 +22,12 @@ std::string quoted_environment(const Tenant& tenant) {
   return fmt::format("environment '{}' of tenant '{}'", tenant.environment.name, tenant.name);
 }
 
+/// Whether the graph may say how many tasks an environment outside has.
+bool can_name_tasks(const Tenant& tenant) {
+  const EnvironmentContract* environment = tenant.environment.contract;
+  return environment != nullptr && environment->options.find("num_tasks") != nullptr;
+}
+
 void check_eval_sampling(Draft& draft, const DraftTenant& drafted) {
   const TenantEval& eval = drafted.tenant.eval;
   const bool is_own = eval.temperature != -1 && eval.temperature != 0;
@@ -72,7 +78,10 @@ int64_t count_epochs(Draft& draft, DraftTenant& drafted, int64_t num_rows, int64
     report(draft, drafted, "epochs",
            fmt::format("'epochs' is {}, but {} has no rows to count", tenant.epochs,
                        quoted_environment(tenant)))
-        .suggest("leave it out, and write max_steps");
+        .suggest(can_name_tasks(tenant)
+                     ? "write num_tasks = N in its environment, the tasks of one epoch, or leave "
+                       "it out and write max_steps"
+                     : "leave it out, and write max_steps");
     return 0;
   }
   if (tenant.batch_size % tenant.group_size != 0) return 0;  // another rule says so
@@ -114,8 +123,7 @@ void count_examples(Draft& draft, DraftTenant& drafted, const DraftNode& node) {
     if (!rows) return;
     num_rows = rows->num_training;
   }
-  drafted.tenant.groups_max =
-      count_epochs(draft, drafted, num_rows, drafted.tenant.group_size);
+  drafted.tenant.groups_max = count_epochs(draft, drafted, num_rows, drafted.tenant.group_size);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ void check_runs(Draft& draft) {
              name, driven->spec->name, fmt::format("{}", fmt::join(ports.unconnected, ", ")))
       .note(
           "forward: gateway.turn -> rollout.turn; feedback: rollout.run -> env.run, "
-          "rollout.cancel_runs -> env.cancel_runs, env.run_ended -> rollout.run_ended, "
+          "rollout.cancel_runs -> env.cancel_runs, env.run_answered -> rollout.run_answered, "
           "rollout.closed -> gateway.closed, gateway.address -> rollout.address")
       .suggest("add these edges, or remove [edges]: then they are implied");
 }

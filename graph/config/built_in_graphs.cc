@@ -135,7 +135,7 @@ feedback = [
   "rollout.closed      -> gateway.closed",
   "rollout.run         -> env.run",
   "rollout.cancel_runs -> env.cancel_runs",
-  "env.run_ended       -> rollout.run_ended",
+  "env.run_answered    -> rollout.run_answered",
 ]
 )";
 

@@ -39,6 +39,9 @@ class HttpConnections {
   /// Waits for sockets, `wake` or a deadline, and handles what has come.
   void wait(int timeout_ms);
 
+  /// For requests whose headers come from now on.
+  void set_keys(HttpKeys keys) { keys_ = std::move(keys); }
+
   /// The oldest request that was not accepted yet; from now on it is `request`.
   std::optional<ClientRequest> accept(uint64_t request);
   /// False if the request is not open.
@@ -91,7 +94,7 @@ class HttpConnections {
   int timeout_until_deadline(int most_ms) const;
 
   const HttpListenerOptions options_;
-  const HttpKeys keys_;
+  HttpKeys keys_;
   const Descriptor epoll_;
   std::vector<Descriptor> listeners_;
   bool is_loopback_ = true;

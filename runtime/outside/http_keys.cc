@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
+#include <utility>
 
 #include "graph/base/file_digest.h"
 #include "graph/base/files.h"
@@ -21,6 +23,11 @@ std::string_view without_spaces(std::string_view text) {
 }  // namespace
 
 Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::string> tenants) {
+  std::error_code missing;
+  const auto size = std::filesystem::file_size(file, missing);
+  if (!missing && std::cmp_greater(size, kHttpKeysFileBytesMax))
+    return error(Code::kExhausted, "'keys_file' {} has {} bytes, at most {} are read", file, size,
+                 kHttpKeysFileBytesMax);
   auto text = read_text_file(file);
   if (!text.ok()) return std::move(text).error().while_doing("'keys_file'");
   HttpKeys keys;

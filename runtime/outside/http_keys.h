@@ -15,6 +15,7 @@
 namespace primerl {
 
 inline constexpr size_t kHttpKeysMax = 10'000;
+inline constexpr int64_t kHttpKeysFileBytesMax = int64_t{4} << 20;
 inline constexpr size_t kHttpKeyBytesMin = 16;
 inline constexpr size_t kHttpKeyBytesMax = 256;
 
@@ -26,6 +27,7 @@ class HttpKeys {
   static Result<HttpKeys> read(const std::string& file, std::span<const std::string> tenants);
 
   bool is_open() const { return tenants_.empty(); }
+  size_t count() const { return tenants_.size(); }
   /// The tenant of the key in an Authorization header, "Bearer KEY"; empty: any tenant. No value if
   /// the key is unknown.
   std::optional<std::string> tenant_of(std::string_view authorization) const;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <deque>
@@ -13,6 +14,7 @@
 #include "graph/base/real_clock.h"
 #include "runtime/outside/answer_queue.h"
 #include "runtime/outside/http_connections.h"
+#include "runtime/outside/keys_file.h"
 #include "runtime/outside/listen_address.h"
 #include "runtime/outside/order_queue.h"
 
@@ -37,8 +39,9 @@ std::string url_of(const HttpListenerOptions& options, uint16_t port) {
 
 class ListeningOutside final : public HttpListener {
  public:
-  ListeningOutside(const HttpListenerOptions& options, HttpKeys keys)
-      : connections_(options, std::move(keys)) {}
+  ListeningOutside(const HttpListenerOptions& options, KeysFile keys,
+                   std::function<void(std::string_view)> log)
+      : log_(std::move(log)), keys_(std::move(keys)), connections_(options, keys_.keys()) {}
   ~ListeningOutside() override {
     is_ending_ = true;
     orders_.notify();
@@ -72,8 +75,8 @@ class ListeningOutside final : public HttpListener {
   void set_wake(std::function<void()> wake) override { answers_.set_wake(std::move(wake)); }
   bool has_work() const override { return answers_.has_work(); }
   std::string describe() const override {
-    return fmt::format("{} calls to the listener on port {} without an answer",
-                       answers_.num_open(), port_);
+    return fmt::format("{} calls to the listener on port {} without an answer", answers_.num_open(),
+                       port_);
   }
 
  private:
@@ -90,13 +93,28 @@ class ListeningOutside final : public HttpListener {
     ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
     while (!is_ending_) {
       apply_orders();
-      connections_.wait(kWaitMs);
+      read_keys();
+      connections_.wait(wait_ms());
       give_answers();
     }
     apply_orders();
     connections_.stop();
     const Time until = steady_now() + kSendGrace;
     while (connections_.num_unsent() > 0 && steady_now() < until) connections_.wait(kSendGraceMs);
+  }
+
+  void read_keys() {
+    const auto line = keys_.look(steady_now());
+    if (!line) return;
+    connections_.set_keys(keys_.keys());
+    if (log_) log_(*line);
+  }
+
+  int wait_ms() const {
+    const auto next = keys_.next_look();
+    if (!next) return kWaitMs;
+    const int64_t left = (*next - steady_now()).to_nanoseconds() / 1'000'000 + 1;
+    return static_cast<int>(std::clamp<int64_t>(left, 0, kWaitMs));
   }
 
   void apply_orders() {
@@ -153,7 +171,9 @@ class ListeningOutside final : public HttpListener {
   // Constant after open().
   uint16_t port_ = 0;
   std::string url_;
+  const std::function<void(std::string_view)> log_;  // may be null
   // Used by the I/O thread.
+  KeysFile keys_;
   HttpConnections connections_;
   std::deque<uint64_t> accepts_, closed_calls_;
   std::unordered_map<uint64_t, uint64_t> replies_;  // call by request, until the reply is sent
@@ -186,11 +206,9 @@ Result<std::shared_ptr<HttpListener>> make_http_listener(
     const HttpListenerOptions& options, const std::function<void(std::string_view)>& log,
     std::span<const std::string> tenants) {
   RETURN_IF_ERROR(validate(options));
-  HttpKeys keys;
-  if (!options.keys_file.empty()) {
-    ASSIGN_OR_RETURN(keys, HttpKeys::read(options.keys_file, tenants));
-  }
-  auto listener = std::make_shared<ListeningOutside>(options, std::move(keys));
+  ASSIGN_OR_RETURN(KeysFile keys,
+                   KeysFile::open(options.keys_file, {tenants.begin(), tenants.end()}));
+  auto listener = std::make_shared<ListeningOutside>(options, std::move(keys), log);
   RETURN_IF_ERROR(listener->open(options));
   if (log) log(fmt::format("listens on {}", listener->url()));
   return std::shared_ptr<HttpListener>(std::move(listener));

@@ -69,6 +69,8 @@ struct Child {
   char** arguments;
   char** environment;
   int input, output, errors, fault;
+  int go,
+      go_end;  // the command begins when a byte has come; the end that only the parent writes to
   pid_t parent;
 };
 
@@ -77,6 +79,12 @@ struct Child {
   // A descriptor below 4 would be overwritten by dup2(): moved above first.
   const int input = ::fcntl(child.input, F_DUPFD, 16), output = ::fcntl(child.output, F_DUPFD, 16);
   const int errors = ::fcntl(child.errors, F_DUPFD, 16), fault = ::fcntl(child.fault, F_DUPFD, 16);
+  ::close(child.go_end);
+  char byte = 0;
+  ssize_t size = 0;
+  do size = ::read(child.go, &byte, 1);
+  while (size < 0 && errno == EINTR);
+  if (size != 1) ::_exit(127);  // the parent has ended
   const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == child.parent &&
                         ::setpgid(0, 0) == 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
                         ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(errors, STDERR_FILENO) >= 0 &&
@@ -142,6 +150,15 @@ Result<pid_t> start_guard(pid_t group, const Descriptor& input) {
   return pid;
 }
 
+/// The error number of a command that could not be executed; 0 if it was.
+int fault_of_start(const Descriptor& fault) {
+  int why = 0;
+  ssize_t size = 0;
+  do size = ::read(fault.get(), &why, sizeof why);
+  while (size < 0 && errno == EINTR);
+  return size == sizeof why ? why : 0;
+}
+
 void wait_for(pid_t pid, int& status) {
   pid_t ended = 0;
   do ended = ::waitpid(pid, &status, 0);
@@ -159,30 +176,30 @@ Result<std::unique_ptr<PipedProcess>> PipedProcess::start(
   ASSIGN_OR_RETURN(Pipe output, make_pipe());
   ASSIGN_OR_RETURN(Pipe errors, make_pipe());
   ASSIGN_OR_RETURN(Pipe fault, make_pipe());
+  ASSIGN_OR_RETURN(Pipe go, make_pipe());
   std::vector<std::string> arguments = command;
   std::vector<std::string> environment = environment_with(variables);
   auto argument_pointers = pointers_to(arguments);
   auto environment_pointers = pointers_to(environment);
-  const pid_t pid = fork_child({program.c_str(), argument_pointers.data(),
-                                environment_pointers.data(), input.read.get(), output.write.get(),
-                                errors.write.get(), fault.write.get(), ::getpid()});
+  const pid_t pid =
+      fork_child({program.c_str(), argument_pointers.data(), environment_pointers.data(),
+                  input.read.get(), output.write.get(), errors.write.get(), fault.write.get(),
+                  go.read.get(), go.write.get(), ::getpid()});
   if (pid < 0)
     return error(Code::kIo, "no process for '{}': {}", command.front(), std::strerror(errno));
   (void)Descriptor(fault.write.release());
-  int why = 0;
-  ssize_t size = 0;
-  do size = ::read(fault.read.get(), &why, sizeof why);
-  while (size < 0 && errno == EINTR);
-  if (size == sizeof why) {
-    ::waitpid(pid, nullptr, 0);
-    return error(Code::kIo, "'{}' cannot be started: {}", program, std::strerror(why));
-  }
   for (const Descriptor* end : {&input.write, &output.read, &errors.read}) set_non_blocking(*end);
   std::unique_ptr<PipedProcess> process(new PipedProcess(
       pid, std::move(input.write), std::move(output.read), std::move(errors.read)));
+  (void)::setpgid(pid, pid);  // the guard joins this group
   ASSIGN_OR_RETURN(Pipe life, make_pipe());
   ASSIGN_OR_RETURN(process->guard_, start_guard(pid, life.read));
   process->life_ = std::move(life.write);
+  // Only now does the command begin: whatever it starts has a guard.
+  const char byte = 1;
+  [[maybe_unused]] const auto written = ::write(go.write.get(), &byte, 1);
+  if (const int why = fault_of_start(fault.read); why != 0)
+    return error(Code::kIo, "'{}' cannot be started: {}", program, std::strerror(why));
   return process;
 }
 

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/common/group_bytes.h"
 #include "actors/gateway/run_turns.h"
 #include "kernels/engine/kept_sets.h"
+#include "tests/actors/fakes.h"
 
 namespace primerl {
 namespace {
@@ -20,8 +22,9 @@ using Ids = std::vector<int32_t>;
 /// The gateway's side makes the turns, so both sides must agree.
 struct DrivenRunStory : ::testing::Test {
   void turn(const Ids& prompt, const Ids& tokens, int64_t version = 3, Blob kept = {}) {
-    ASSERT_TRUE(gateway.begin(name, std::ssize(prompt), 1000).ok());
-    MemberTurn made = gateway.add(name, prompt, tokens);
+    const int64_t most = std::ssize(prompt) + std::ssize(tokens);
+    ASSERT_TRUE(gateway.begin(name, most, 1000).ok());
+    MemberTurn made = gateway.add(name, most, prompt, tokens);
     for (size_t i = 0; i < tokens.size(); ++i)
       made.logprobs.push_back(-0.1F * static_cast<float>(tokens[i]));
     made.spans = {{PolicyVersion(version), 0, static_cast<int32_t>(tokens.size())}};
@@ -119,6 +122,38 @@ TEST_F(DrivenRunStory, TokensThatTheServerDoesNotMarkHaveMaskZero) {
   EXPECT_EQ(num_unmatched, 1);
 }
 
+TEST_F(DrivenRunStory, AMaskWithHolesHasASpanForEachTurnAndVersion) {
+  ASSERT_TRUE(gateway.begin(name, 8, 9).ok());
+  MemberTurn made = gateway.add(name, 8, {1, 2}, {3, 4, 5, 6, 7, 8});
+  made.logprobs.assign(6, -0.5F);
+  made.spans = {{PolicyVersion(3), 0, 3}, {PolicyVersion(4), 3, 6}};
+  ASSERT_TRUE(run.add(made).ok());
+  turn({1, 2, 3, 4, 5, 6, 7, 8, 9}, {10, 11, 12}, 4);
+  const auto samples = samples_of(result({branch({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+                                                 {{2, 3}, {4, 6}, {7, 8}, {9, 10}, {11, 12}})}));
+  EXPECT_EQ(masks(samples.arrays), "001011010101");
+  EXPECT_THAT(samples.arrays.spans,
+              ElementsAre(VersionSpan{PolicyVersion(3), 2, 5}, VersionSpan{PolicyVersion(4), 5, 8},
+                          VersionSpan{PolicyVersion(4), 9, 12}));
+}
+
+TEST_F(DrivenRunStory, AGroupOfMasksWithHolesIsNoLargerThanItsBound) {
+  Tenant tenant = testing::a_tenant(1);
+  tenant.seq_len = 2002;
+  tenant.turns_max = 1;
+  tenant.max_off_policy_steps = 0;
+  Ids tokens(2000, 7);
+  turn({1, 2}, tokens);
+  std::vector<std::pair<int32_t, int32_t>> every_second;
+  for (int32_t at = 2; at < 2002; at += 2) every_second.emplace_back(at, at + 1);
+  tokens.insert(tokens.begin(), {1, 2});
+  TrajectoryGroup group;
+  group.members.push_back(samples_of(result({branch(tokens, every_second)})).arrays);
+  EXPECT_EQ(std::ranges::count(group.members[0].sampled, 1), 1000);
+  EXPECT_LE(static_cast<int64_t>(body_bytes_max(group)),
+            group_bytes_max(tenant, GroupKind::kSampled));
+}
+
 TEST_F(DrivenRunStory, RewrittenAndRetriedTurnsDoNotTrain) {
   turn({1, 2}, {3, 4});
   turn({1, 2}, {8, 9});        // a retry
@@ -194,22 +229,35 @@ TEST_F(RunTurnsStory, TurnsAreCountedWhileTheyRun) {
   ASSERT_TRUE(runs.begin(name, 2, 2).ok());
   EXPECT_THAT(runs.begin(name, 2, 2).error().text(),
               HasSubstr("maximum context length is reached: the rollout has 2 turns"));
-  runs.end(name);
+  runs.end(name, 2);
   EXPECT_TRUE(runs.begin(name, 2, 2).ok()) << "a request without a turn does not count";
+  EXPECT_EQ(runs.num_begun(name), 3) << "but its number is not given again";
 }
 
 TEST_F(RunTurnsStory, TokensOfARunHaveABound) {
-  ASSERT_TRUE(runs.begin(name, 1, 9).ok());
-  runs.add(name, {1}, {2});
-  EXPECT_TRUE(runs.begin(name, kMemberTokensMax - 2, 9).ok());
+  ASSERT_TRUE(runs.begin(name, 5, 9).ok());
+  runs.add(name, 5, {1}, {2});
   const auto full = runs.begin(name, kMemberTokensMax - 1, 9);
   EXPECT_THAT(full.error().text(), HasSubstr("maximum context length is reached"));
   EXPECT_EQ(full.error().code(), Code::kInvalid);
+  EXPECT_TRUE(runs.begin(name, kMemberTokensMax - 2, 9).ok());
+}
+
+TEST_F(RunTurnsStory, RequestsThatRunCountInTheTokensOfARun) {
+  ASSERT_TRUE(runs.begin(name, kMemberTokensMax - 9, 9).ok());
+  EXPECT_THAT(runs.begin(name, 10, 9).error().text(), HasSubstr("requests that run may add"));
+  ASSERT_TRUE(runs.begin(name, 9, 9).ok());
+  EXPECT_FALSE(runs.begin(name, 1, 9).ok());
+  runs.end(name, kMemberTokensMax - 9);
+  EXPECT_TRUE(runs.begin(name, kMemberTokensMax - 9, 9).ok()) << "the failed one adds nothing";
+  runs.add(name, 9, {1}, {2});
+  EXPECT_TRUE(runs.begin(name, 7, 9).ok()) << "a turn counts with the tokens that it has";
+  EXPECT_FALSE(runs.begin(name, 1, 9).ok());
 }
 
 TEST_F(RunTurnsStory, AClosedRunIsRefusedUntilManyMoreAreClosed) {
-  ASSERT_TRUE(runs.begin(name, 1, 9).ok());
-  runs.add(name, {1}, {2});
+  ASSERT_TRUE(runs.begin(name, 2, 9).ok());
+  runs.add(name, 2, {1}, {2});
   const MemberTurn last = runs.close(name);
   EXPECT_TRUE(last.is_last);
   EXPECT_EQ(last.index, 1);

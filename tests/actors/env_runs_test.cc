@@ -85,7 +85,7 @@ struct EnvRunsStory : ::testing::Test {
     server.answers.push_back({call.id, end, std::string(body)});
     ASSERT_TRUE(env.run_work().ok());
   }
-  std::vector<RunAnswered> ended() { return env.take<RunAnswered>("run_ended"); }
+  std::vector<RunAnswered> ended() { return env.take<RunAnswered>("run_answered"); }
   std::string fault_of(std::string_view body, OutsideEnd end = OutsideEnd::kDone) {
     play(a_run());
     answer(server.of("run").back(), body, end);
@@ -100,6 +100,55 @@ struct EnvRunsStory : ::testing::Test {
   RunServer server;
   NodeRunner<Env> env;
 };
+
+struct EnvEpochsStory : EnvRunsStory {
+  EnvEpochsStory() {
+    environment.rows = [](const void*) -> Result<EnvironmentContract::Rows> {
+      return EnvironmentContract::Rows{3, 0};
+    };
+    tenant.epochs = 2;
+    tenant.tasks_max = 6;  // as `check` counts them
+    env.set_tenants({tenant});
+    env.set_room("task", 100);
+  }
+  void answer_tasks(std::string_view num_tasks) {
+    ASSERT_TRUE(env.run_work().ok());
+    for (const OutsideCall& call : std::exchange(server.calls, {}))
+      answer(call, fmt::format(R"({{"data":{{}},"prompt":"p","scores_groups":false,)"
+                               R"("num_tasks":{}}})",
+                               num_tasks));
+    ASSERT_TRUE(env.run_work_until_done().ok());
+  }
+};
+
+TEST_F(EnvEpochsStory, TheTasksOfAllEpochsAreAskedForAndThenOneSaysThatNoMoreFollow) {
+  std::vector<uint64_t> ordinals;
+  std::string last = "none";
+  for (int i = 0; i < 10; ++i) {
+    answer_tasks("3");
+    for (const Task& task : env.take<Task>("task")) {
+      ordinals.push_back(task.ordinal);
+      last = task.prompt;
+    }
+  }
+  EXPECT_THAT(ordinals, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(last, "") << "the empty one";
+  EXPECT_THAT(server.calls, IsEmpty());
+}
+
+TEST_F(EnvEpochsStory, TheFirstTaskOfAnEnvironmentWithAnotherNumberOfTasksEndsTheRun) {
+  const auto fault = [](std::string_view num_tasks) {
+    const Status checked = check_num_tasks(fmt::format(R"({{"num_tasks":{}}})", num_tasks), 3);
+    return checked.ok() ? "" : checked.error().text();
+  };
+  EXPECT_EQ(fault("3"), "");
+  EXPECT_THAT(fault("2"), HasSubstr("'num_tasks' is 3, but the environment has 2 tasks"));
+  EXPECT_THAT(fault("null"), HasSubstr("tasks have no end"));
+  answer_tasks("4");
+  ASSERT_NE(env.failure_of(TenantSlot(0)), nullptr);
+  EXPECT_THAT(env.failure_of(TenantSlot(0))->text(), HasSubstr("the environment has 4 tasks"));
+  EXPECT_THAT(env.take<Task>("task"), IsEmpty());
+}
 
 TEST_F(EnvRunsStory, AnAnswerThatIsNoResultFailsTheRunAndIsNeverAReward) {
   const auto member = [](std::string_view text) {
@@ -269,7 +318,8 @@ TEST_F(EnvRunsStory, AnEnvironmentThatDoesNotDriveRefusesRuns) {
   other.set_tenants({tenant});
   other.use("outside", server);
   EXPECT_FALSE(other.give("run", a_run()).ok());
-  EXPECT_THAT(other.take<RunAnswered>("run_ended")[0].fault, HasSubstr("does not drive rollouts"));
+  EXPECT_THAT(other.take<RunAnswered>("run_answered")[0].fault,
+              HasSubstr("does not drive rollouts"));
 }
 
 TEST_F(EnvRunsStory, TheEndOfTheRunStopsTheServerAndAnswersNothing) {

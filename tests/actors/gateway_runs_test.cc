@@ -36,9 +36,24 @@ struct GatewayRunsStory : GatewayStory {
     }
     return *runner;
   }
-  static std::string salt(const MemberName& name, int64_t version = 5,
-                          const std::string& tenant = "main", int32_t num_members = 1) {
-    return to_text({"k", tenant, name, num_members, PolicyVersion(version)});
+  /// The key that the gateway sends to Rollout with its address.
+  uint64_t key() {
+    if (key_) return *key_;
+    connected();
+    EXPECT_THAT(listener.addresses, SizeIs(1));
+    listener.answers.push_back(
+        {listener.addresses.front(), OutsideEnd::kDone, write_address("http://127.0.0.1:9")});
+    work();
+    const auto sent = connected().take<GatewayAddress>("address");
+    EXPECT_THAT(sent, SizeIs(1));
+    key_ = sent.at(0).seal_key;
+    return *key_;
+  }
+  std::string salt(const MemberName& of, int64_t version = 5, const std::string& tenant = "main",
+                   int32_t num_members = 1) {
+    RunSalt made{"k", tenant, of, num_members, PolicyVersion(version)};
+    made.seal = seal_of(made, key());
+    return to_text(made);
   }
   uint64_t ask(const std::string& salt, const std::string& ids = "97,98",
                const std::string& more = "") {
@@ -52,6 +67,7 @@ struct GatewayRunsStory : GatewayStory {
   std::vector<MemberTurn> turns() { return connected().take<MemberTurn>("turn"); }
 
   const MemberName name{17, 0, 2};
+  std::optional<uint64_t> key_;
 };
 
 TEST_F(GatewayRunsStory, NamesThatAreNotOfTheTenantAreRefused) {
@@ -61,7 +77,25 @@ TEST_F(GatewayRunsStory, NamesThatAreNotOfTheTenantAreRefused) {
   EXPECT_THAT(requests(), IsEmpty());
 }
 
+TEST_F(GatewayRunsStory, ANameThatTheRunDidNotGiveIsRefusedAndLeavesTheRunAlone) {
+  const std::string own = salt(name);
+  std::string later = own;
+  later.replace(later.find("main.17.0"), 9, "main.17.1");  // the next attempt of the same rollout
+  std::string larger = own;
+  larger.replace(larger.find(".1@5"), 4, ".4@5");  // more members, which would be more turns
+  for (const std::string& forged : {later, larger})
+    EXPECT_THAT(reply(ask(forged)), AllOf(StartsWith("400 "), HasSubstr("its seal"))) << forged;
+  EXPECT_THAT(turns(), IsEmpty());
+  for (const MemberName& each : {name, MemberName{17, 1, 2}}) {
+    const uint64_t client = ask(salt(each));
+    complete(requests().at(0));
+    EXPECT_THAT(reply(client), StartsWith("200 "));
+    EXPECT_EQ(turns().at(0).index, 0);
+  }
+}
+
 TEST_F(GatewayRunsStory, AGraphWithoutDrivenRolloutsRefusesNames) {
+  (void)key();
   connected().set_targets("turn", {});
   EXPECT_THAT(reply(generate(fmt::format(R"({{"token_ids":[97],"cache_salt":"{}"}})", salt(name)))),
               AllOf(StartsWith("400 "), HasSubstr("no environment drives rollouts")));
@@ -87,7 +121,8 @@ TEST_F(GatewayRunsStory, ATurnIsSentBeforeTheReplyWithTheGroupsVersionAndTheTena
 }
 
 TEST_F(GatewayRunsStory, AnEvaluationSamplesAsItsClientSays) {
-  ask(salt({kEvaluationOrdinals + 1, 0, 0}), "97", R"(,"sampling_params":{"temperature":0})");
+  ask(salt(MemberName{kEvaluationOrdinals + 1, 0, 0}), "97",
+      R"(,"sampling_params":{"temperature":0})");
   EXPECT_EQ(requests()[0].sampling.temperature, 0);
 }
 
@@ -124,15 +159,30 @@ TEST_F(GatewayRunsStory, ARunThatBeginsAgainSamplesWithTheSameSeeds) {
   EXPECT_NE(made[0].session, made[1].session);
 }
 
+TEST_F(GatewayRunsStory, RequestsThatRunTogetherHaveSeedsOfTheirOwn) {
+  options.attempts_max = 0;
+  ask(salt(name));
+  ask(salt(name));
+  auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  std::set<uint64_t> seeds = {made[0].seed, made[1].seed};
+  complete(made[0], "", FinishReason::kEngineLost);  // it has failed, the other still runs
+  ask(salt(name));
+  made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  seeds.insert(made[0].seed);
+  EXPECT_THAT(seeds, SizeIs(3));
+}
+
 TEST_F(GatewayRunsStory, TurnsHaveABoundThatEndsTheRunAsTruncated) {
   for (int i = 0; i < 3; ++i) ask(salt(name));
   EXPECT_THAT(reply(ask(salt(name))),
               AllOf(StartsWith("400 "), HasSubstr("maximum context length")));
   EXPECT_THAT(requests(), SizeIs(3));
-  // A run of several members has the turns of all; a forged number does not help.
+  // A run of several members has the turns of all.
   const MemberName group{18, 0, 0};
-  for (int i = 0; i < 12; ++i) ask(salt(group, 5, "main", 1000));
-  EXPECT_THAT(reply(ask(salt(group, 5, "main", 1000))), StartsWith("400 "));
+  for (int i = 0; i < 12; ++i) ask(salt(group, 5, "main", 4));
+  EXPECT_THAT(reply(ask(salt(group, 5, "main", 4))), StartsWith("400 "));
 }
 
 TEST_F(GatewayRunsStory, AClosedRunCancelsItsRequestsRefusesLaterOnesAndSendsALastTurn) {

@@ -1,4 +1,5 @@
 // The gateway: bad requests, limits, joining, cancelling, losses, deadlines, and its routes.
+#include "runtime/program/version.h"
 #include "tests/actors/gateway_story.h"
 
 namespace primerl::testing {
@@ -55,6 +56,10 @@ TEST_F(GatewayStory, ABodyThatIsWrongIsRefusedByItsKey) {
       {R"({"token_ids":[97],"sampling_params":{"stop":[1]}})", "'stop'"},
       {R"({"token_ids":[97],"sampling_params":{"logit_bias":{"x":1}}})", "'logit_bias'"},
       {R"({"token_ids":[97],"sampling_params":{"prompt_logprobs":-1}})", "'prompt_logprobs' is -1"},
+      {R"({"token_ids":[97],"sampling_params":{"logprobs":21}})",
+       "'logprobs' is 21, not from 0 to 20"},
+      {R"({"token_ids":[97],"sampling_params":{"logprobs":21}})",
+       "at most the 20 likeliest tokens of a position"},
   };
   for (const auto& [body, why] : wrong)
     EXPECT_THAT(reply(generate(body)), AllOf(StartsWith("400 "), HasSubstr(why),
@@ -382,7 +387,7 @@ TEST_F(GatewayStory, TemplateKwargsOfARequestAreUsed) {
   EXPECT_EQ(prompt, "u:hi\na:M");
 }
 
-TEST_F(GatewayStory, TokenizeAndModelsAnswerAtOnce) {
+TEST_F(GatewayStory, TokenizeVersionAndModelsAnswerAtOnce) {
   tokenizer.set_chat_source(chat_source());
   EXPECT_EQ(reply(post("/tokenize", R"({"prompt":"ab","return_token_strs":true})")),
             R"(200 {"count":2,"max_model_len":32,"tokens":[97,98],"token_strs":["a","b"]})");
@@ -393,6 +398,8 @@ TEST_F(GatewayStory, TokenizeAndModelsAnswerAtOnce) {
   EXPECT_THAT(reply(post("/tokenize", R"({"prompt":"!"})")), StartsWith("400 "));
   ClientRequest get;
   get.method = "GET";
+  get.path = "/version";
+  EXPECT_EQ(reply(client(get)), fmt::format(R"(200 {{"version":"{}"}})", kProgramVersion));
   get.path = "/v1/models";
   EXPECT_EQ(reply(client(get)),
             R"(200 {"object":"list","data":[{"id":"main","object":"model","created":0,)"

@@ -36,7 +36,7 @@ struct RolloutRunsStory : RolloutStory {
     rollout.set_targets("cancel_runs", {kEnvironment});
   }
   void address() {
-    ASSERT_TRUE(rollout.give("address", GatewayAddress{"http://127.0.0.1:9"}).ok());
+    ASSERT_TRUE(rollout.give("address", GatewayAddress{"http://127.0.0.1:9", 41}).ok());
   }
   void driven_task(uint64_t ordinal, bool scores_groups = false) {
     Task task;
@@ -59,7 +59,7 @@ struct RolloutRunsStory : RolloutStory {
       return std::vector<int32_t>(of.begin(), of.end());
     };
     ASSERT_TRUE(gateway.begin(name, 1, 1000).ok());
-    MemberTurn made = gateway.add(name, ids(prompt), ids(text));
+    MemberTurn made = gateway.add(name, 1, ids(prompt), ids(text));
     made.logprobs.assign(text.size(), -0.5F);
     made.spans = {{PolicyVersion(0), 0, static_cast<int32_t>(text.size())}};
     ASSERT_TRUE(rollout.give("turn", made).ok());
@@ -82,14 +82,14 @@ struct RolloutRunsStory : RolloutStory {
     RunAnswered ended;
     ended.name = name;
     ended.members = std::move(members);
-    ASSERT_TRUE(rollout.give("run_ended", ended).ok());
+    ASSERT_TRUE(rollout.give("run_answered", ended).ok());
   }
   void fail_run(const MemberName& name, const std::string& fault, bool is_lost = false) {
     RunAnswered ended;
     ended.name = name;
     ended.fault = fault;
     ended.is_lost = is_lost;
-    ASSERT_TRUE(rollout.give("run_ended", ended).ok());
+    ASSERT_TRUE(rollout.give("run_answered", ended).ok());
   }
   std::vector<MemberName> closed() {
     std::vector<MemberName> names;
@@ -140,6 +140,7 @@ TEST_F(RolloutRunsStory, EachMemberIsARunWithAName) {
   EXPECT_EQ((*salt)->tenant, "main");
   EXPECT_EQ((*salt)->name, made[1].name);
   EXPECT_EQ((*salt)->version, PolicyVersion(0));
+  EXPECT_EQ((*salt)->seal, seal_of(**salt, 41)) << "by the key that came with the address";
   EXPECT_EQ((*salt)->salt, "main:0");
   EXPECT_THAT(requests(), IsEmpty()) << "Rollout itself asks no engine";
 }

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <set>
 
 #include "tests/base/real_model.h"
 #include "tests/base/verifiers_python.h"
@@ -14,9 +15,12 @@ namespace primerl {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOfArray;
+using ::testing::Each;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
+using ::testing::Not;
 
 namespace fs = std::filesystem;
 
@@ -28,6 +32,8 @@ class VerifiersRun : public ::testing::Test {
     if (testing::verifiers_pythons().empty())
       GTEST_SKIP() << "no package 'verifiers': `scripts/setup.sh --tests` installs it";
     python_ = testing::verifiers_pythons().back();
+    if (!fs::exists(python_))
+      GTEST_SKIP() << "no program '" << python_ << "': `scripts/setup.sh --soak` makes it";
     const fs::path tokenizer = scratch_.path() / "tokenizer";
     fs::create_directory(tokenizer);
     fs::copy_file(source_path("examples/reverse_text/model/tokenizer.json"),
@@ -61,9 +67,9 @@ class VerifiersRun : public ::testing::Test {
             "off", "--out", folder_.string()};
   }
   /// Checks the rollouts that trained; a server that is killed too often fails some.
-  void expect_rollouts_that_train() const {
+  static void expect_rollouts_that_train(const fs::path& folder) {
     size_t num_trained = 0;
-    for (const Json& rollout : lines_of(folder_ / "rollouts.jsonl")) {
+    for (const Json& rollout : lines_of(folder / "rollouts.jsonl")) {
       if (*rollout.get_string("end") != "trained") continue;
       ++num_trained;
       EXPECT_THAT(*rollout.get_double("reward"), AllOf(Ge(0), Le(1))) << rollout.dump();
@@ -71,6 +77,13 @@ class VerifiersRun : public ::testing::Test {
       EXPECT_THAT(*rollout.get_string("prompt"), HasSubstr(" + ")) << rollout.dump();
     }
     EXPECT_GT(num_trained, 0);
+  }
+  static std::set<int64_t> groups_of_step(const fs::path& folder, int64_t step) {
+    std::set<int64_t> groups;
+    for (const Json& rollout : lines_of(folder / "rollouts.jsonl"))
+      if (*rollout.get_int("step") == step) groups.insert(*rollout.get_int("group"));
+    EXPECT_FALSE(groups.empty());
+    return groups;
   }
 
   std::string python_;
@@ -84,7 +97,7 @@ TEST_F(VerifiersRun, CheckStartsTheServerAndReadsTasks) {
   EXPECT_THAT(end.out, HasSubstr("3 tasks given"));
 }
 
-TEST_F(VerifiersRun, TrainsTwoStepsAndRepeatsThem) {
+TEST_F(VerifiersRun, TrainsTwoStepsRepeatsThemAndIsForkedAfterTheFirst) {
   const auto end = run_graph_program(run_words(2));
   ASSERT_EQ(end.code, 0) << end.err;
   const auto steps = steps_of(folder_);
@@ -92,10 +105,26 @@ TEST_F(VerifiersRun, TrainsTwoStepsAndRepeatsThem) {
   for (const Json& step : steps) EXPECT_EQ(*step.get_int("progress/samples"), 8);
   // Tokens of the first version train under the same weights: engine and learner agree to the bit.
   EXPECT_EQ(steps[0].find("mismatch_kl/all/mean")->as_double(), 0.0);
-  expect_rollouts_that_train();
+  expect_rollouts_that_train(folder_);
   expect_steps_and_rollouts_once(folder_);
   const auto replay = run_graph_program({"replay", folder_.string()});
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  // There is no checkpoint of step 1. It is made from the recorded turns; no server is asked.
+  const std::string before = *read_text_file(folder_ / "rollouts.jsonl");
+  const fs::path fork = scratch_.path() / "fork";
+  const auto forked =
+      run_graph_program({"run", "--fork", folder_.string() + "@step=1", "--max-steps", "2",
+                         "--metrics-port", "off", "--out", fork.string()});
+  ASSERT_EQ(forked.code, 0) << forked.err;
+  EXPECT_THAT(forked.err, HasSubstr("re-making the checkpoint of step 1"));
+  ASSERT_EQ(steps_of(fork).size(), 1U);
+  EXPECT_EQ(*steps_of(fork)[0].get_int("step"), 2);
+  expect_rollouts_of_every_step(fork);
+  expect_rollouts_that_train(fork);
+  // The groups of step 1 were consumed, so other tasks are played.
+  EXPECT_THAT(groups_of_step(fork, 2), Each(Not(AnyOfArray(groups_of_step(folder_, 1)))));
+  EXPECT_EQ(*read_text_file(folder_ / "rollouts.jsonl"), before);
+  expect_replays(fork);
 }
 
 TEST_F(VerifiersRun, AKilledRunContinuesWhereItWas) {
@@ -111,7 +140,7 @@ TEST_F(VerifiersRun, AKilledRunContinuesWhereItWas) {
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 3);
   expect_rollouts_of_every_step(folder_);
-  expect_rollouts_that_train();
+  expect_rollouts_that_train(folder_);
   expect_replays(folder_);
 }
 
@@ -146,7 +175,7 @@ TEST_F(VerifiersRun, AServerThatIsKilledIsStartedAgainAndEachRolloutEndsOnce) {
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), num_kills + 1);
   expect_rollouts_of_every_step(folder_);
-  expect_rollouts_that_train();
+  expect_rollouts_that_train(folder_);
   expect_replays(folder_);
 }
 

@@ -233,6 +233,30 @@ TEST_F(HttpStory, AKeyIsNeededWhereThereAreKeys) {
   EXPECT_EQ(accepted(2).tenant, "blue");
 }
 
+TEST_F(HttpStory, KeysAreReadAgainWhenTheirFileHasChanged) {
+  options.keys_file = write("keys", "0123456789abcdef\n");
+  listener();
+  write("keys", "too short\n");
+  EXPECT_TRUE(has_logged("the keys that were read before stay: "));
+  EXPECT_TRUE(has_logged("keys:1: the key has 3 bytes"));
+  auto first = client();
+  first.say(post("1", "Authorization: Bearer 0123456789abcdef\r\n"));
+  EXPECT_EQ(accepted(1).body, "1");
+  write("keys", "fedcba9876543210 blue\n0000000000000000\n");
+  EXPECT_TRUE(has_logged("read 2 keys of "));
+  auto second = client();
+  second.say(post("2", "Authorization: Bearer fedcba9876543210\r\n"));
+  EXPECT_EQ(accepted(2).tenant, "blue");
+  EXPECT_THAT(refused(post("3", "Authorization: Bearer 0123456789abcdef\r\n")),
+              StartsWith("HTTP/1.1 401"))
+      << "it was withdrawn";
+  std::filesystem::remove(options.keys_file);
+  EXPECT_TRUE(has_logged("'keys_file': "));
+  auto third = client();
+  third.say(post("4", "Authorization: Bearer fedcba9876543210\r\n"));
+  EXPECT_EQ(accepted(3).body, "4");
+}
+
 TEST_F(HttpStory, AConnectionIsUsedAgainAndRequestsSentTogetherKeepTheirOrder) {
   auto one = client();
   one.say(post("1", "X-Request-ID: first\r\n") + post("2") + "HEAD /x HTTP/1.1\r\n" +

@@ -1,6 +1,8 @@
 /// A listener on a free port, clients of raw bytes, and the calls that an actor would make.
 #pragma once
 
+#include <algorithm>
+
 #include "graph/http_calls.h"
 #include "runtime/outside/http_listener.h"
 #include "tests/base/raw_client.h"
@@ -22,7 +24,12 @@ struct HttpStory : OutsideStory {
 
   HttpListener& listener() {
     if (outside == nullptr) {
-      auto made = make_http_listener(options, nullptr, tenants);
+      const auto keep = [this](std::string_view line) {
+        const std::lock_guard lock(mutex);
+        log.emplace_back(line);
+        changed.notify_all();
+      };
+      auto made = make_http_listener(options, keep, tenants);
       EXPECT_TRUE(made.ok()) << made.error().text();
       port = (*made)->port();
       use(std::move(*made));
@@ -32,6 +39,14 @@ struct HttpStory : OutsideStory {
   RawClient client() {
     listener();
     return RawClient(port);
+  }
+  /// Waits for a line of the log with this text.
+  bool has_logged(std::string_view text) {
+    std::unique_lock lock(mutex);
+    return changed.wait_until(lock, deadline_after(kPatience), [&] {
+      return std::ranges::any_of(
+          log, [&](const std::string& line) { return line.find(text) != std::string::npos; });
+    });
   }
   /// The reply to bytes that the listener itself refuses.
   std::string refused(std::string_view bytes) { return client().say(bytes).hear_all(); }

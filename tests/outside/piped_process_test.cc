@@ -86,6 +86,21 @@ TEST(PipedProcess, IsInAProcessGroupOfItsOwn) {
   EXPECT_EQ(::getpgid((*process)->pid()), (*process)->pid());
 }
 
+/// A run that is killed at this moment would leave what its command had started.
+TEST(PipedProcess, HasItsGuardBeforeTheCommandBegins) {
+  auto process = PipedProcess::start({"/bin/sh", "-c",
+                                      "count=0\n"
+                                      "for file in /proc/[0-9]*/stat; do\n"
+                                      "  read -r line 2>/dev/null <$file || continue\n"
+                                      "  set -- ${line##*) }\n"  // state, parent, group
+                                      "  [ \"$3\" = $$ ] && count=$((count + 1))\n"
+                                      "done\n"
+                                      "echo $count"},
+                                     {});
+  ASSERT_TRUE(process.ok()) << process.error().text();
+  EXPECT_EQ(output_of(**process), "2\n") << "the shell and the guard";
+}
+
 TEST(PipedProcess, TellsHowItEnded) {
   auto process = PipedProcess::start({"/bin/sh", "-c", "exit 7"}, {});
   ASSERT_TRUE(process.ok());

@@ -10,6 +10,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
@@ -91,8 +92,8 @@ struct VerifiersServer : OutsideStory {
     write_in("verifiers/serve.py", kServe);
   }
   /// A version that serves tasksets only.
-  void install_new() {
-    install("0.4.0");
+  void install_new(const std::string& version = "0.4.0") {
+    install(version);
     write_in("verifiers/__init__.py", "");
     write_in("verifiers/v1/__init__.py", "Taskset = type('Taskset', (), {})\n");
     write_in("verifiers/v1/serve.py", "");
@@ -172,6 +173,20 @@ TEST_F(VerifiersServer, ATasksetWithoutAnEndIsReadAsFarAsItIsAskedAndAgainForAnE
   EXPECT_EQ(prompt_of(3), "number 3") << "one that is not kept any more";
   EXPECT_THAT(body_of(4), HasSubstr(R"({"data": {"task_data": {"idx": 4, "on": "subprocess", )"));
   EXPECT_THAT(body_of(4), HasSubstr(R"("num_tasks": null)"));
+}
+
+TEST_F(VerifiersServer, ATasksetOfEachVersionGivesItsTasks) {
+  write_in("numbers_env.py", kTaskset);
+  for (const char* version : {"0.3.0", "0.3.1", "0.4.0"}) {
+    SCOPED_TRACE(version);
+    std::filesystem::remove_all(folder / "verifiers");
+    install_new(version);
+    start_server("numbers-env", R"(, "serves": false)");
+    EXPECT_THAT(body_of(4), AllOf(HasSubstr(R"({"data": {"task_data": {"idx": 4, )"),
+                                  HasSubstr(R"("scores_groups": false)")));
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().extension() == ".dist-info") std::filesystem::remove_all(entry.path());
+  }
 }
 
 TEST_F(VerifiersServer, ATasksetThatEndsThoughItSaysItWouldNotFailsTheCall) {

@@ -23,6 +23,9 @@ OptionSet verifiers_options() {
       .field("env_dir", &O::env_dir, refers_to("folder"),
              "folder with the module, if it is not installed")
       .field("shuffle", &O::shuffle, any(), "each epoch has an order of its own")
+      .field("num_tasks", &O::num_tasks, count_from(0) | unit("tasks"),
+             "tasks of one epoch, which `epochs` of the tenant needs: the run ends if the "
+             "environment has another number. 0 = not said")
       .field("num_workers", &O::num_workers, between(1, static_cast<double>(kOutsideWorkersMax)),
              "servers that are started; 1 with 'address'")
       .field("address", &O::address, any(),
@@ -34,9 +37,12 @@ OptionSet verifiers_options() {
           "the client that the server uses: train sends token ids; eval is a chat, whose samples "
           "follow from the requests")
       .field("renderer", &O::renderer, any(),
-             "JSON object, the renderer of the client; {} = the one of 'renderer_model'")
+             "JSON object, the configuration of a renderer of the package renderers; {} = the one "
+             "that "
+             "it has for 'renderer_model'")
       .field("renderer_model", &O::renderer_model, any(),
-             "the model's name, from which the client chooses a renderer")
+             "folder or name of the tokenizer with which the server makes token ids of messages; "
+             "empty = the folder of the policy's model")
       .field("api_key_var", &O::api_key_var, at_least(1),
              "environment variable of the server with the key for the gateway; a gateway on a "
              "loopback address needs none")
@@ -133,6 +139,9 @@ EnvironmentContract verifiers_environment() {
   };
   contract.outside = &verifiers_pool;
   contract.drives_rollouts = true;
+  contract.rows = [](const void* options) -> Result<EnvironmentContract::Rows> {
+    return EnvironmentContract::Rows{options_at(options).num_tasks, 0};
+  };
   return contract;
 }
 

@@ -16,6 +16,7 @@ struct VerifiersOptions {
   std::string python = "python3";
   std::string env_dir;
   bool shuffle = true;
+  int64_t num_tasks = 0;  // 0: not said
   int64_t num_workers = 1;
   std::string address;
   std::string protocol = "auto";

@@ -239,7 +239,8 @@ class Taskset:
         else:
             self.tasks = list(begin())
             self.count = len(self.tasks)
-        if self.dialect in ("w1a", "w1b") and self.count != 0:
+        # Only servers of 0.2 score groups of a taskset.
+        if self.dialect == "w1a" and self.count != 0:
             from verifiers.v1.decorators import discover_decorated
 
             self.scores_groups = bool(discover_decorated(self.tasks[0], "group_reward"))

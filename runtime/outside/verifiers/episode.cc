@@ -122,7 +122,7 @@ Status add_rewards(const Json& trace, WireMember& result) {
     if (!std::isfinite(score * weight))
       return error(Code::kCorrupt, "the reward '{}' is not a finite number", name);
     result.reward += score * weight;
-    result.scores.set(name, score);
+    RETURN_IF_ERROR(result.add_score(name, score));
   }
   return ok();
 }
@@ -174,7 +174,7 @@ Status add_trace(const Json& trace, WireMember& result) {
   RETURN_IF_ERROR(check_standing(trace, "trace"));
   RETURN_IF_ERROR(add_rewards(trace, result));
   RETURN_IF_ERROR(add_branches(trace, result));
-  result.add_metrics(present(trace, "metrics"));
+  RETURN_IF_ERROR(result.add_metrics(present(trace, "metrics")));
   add_end(trace, result);
   return ok();
 }

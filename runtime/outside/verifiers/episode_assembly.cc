@@ -11,6 +11,9 @@
 namespace primerl {
 namespace {
 
+// Of one trace. The versions that are known have fewer than 40.
+constexpr size_t kTraceKeysMax = 1024;
+
 constexpr std::string_view kLists[] = {
     "nodes", "calls", "errors", "extra_usage", "request_rewrites", "response_rewrites"};
 
@@ -122,6 +125,9 @@ Status apply(const Json& delta, Json& trace) {
     for (const auto& [key, value] : changed->as_object()) {
       for (const std::string_view list : kLists)
         if (list == key) return error(Code::kCorrupt, "a delta sets '{}', which is a list", key);
+      // A key is searched for among the others.
+      if (trace.as_object().size() >= kTraceKeysMax && trace.find(key) == nullptr)
+        return error(Code::kExhausted, "a trace has more than {} keys", kTraceKeysMax);
       trace.set(key, value);
     }
   }

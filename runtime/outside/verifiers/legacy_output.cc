@@ -115,7 +115,7 @@ Status read_output(const Json& output, WireMember& result) {
   const Json* const is_truncated = present(output, "is_truncated");
   result.is_truncated =
       is_truncated != nullptr && is_truncated->is_bool() && is_truncated->as_bool();
-  result.add_metrics(present(output, "metrics"));
+  RETURN_IF_ERROR(result.add_metrics(present(output, "metrics")));
   result.scores = result.metrics;  // W0 reports reward functions as metrics
   result.num_turns = static_cast<int64_t>(trajectory->as_array().size());
   for (const Json& step : trajectory->as_array()) {

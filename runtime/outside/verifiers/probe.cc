@@ -127,8 +127,6 @@ void ServerProbe::on_info(const Json& reply) {
   }
   if (const Json* const count = reply.find("num_tasks"); count != nullptr && count->is_integer())
     found_.num_tasks = count->as_int();
-  const Json* const groups = reply.find("requires_group_scoring");
-  found_.scores_groups = groups != nullptr && groups->is_bool() && groups->as_bool();
   if (found_.num_tasks && *found_.num_tasks < 1)
     return finish(error(Code::kInvalid, "the server at '{}' has {} tasks", options_.address,
                         *found_.num_tasks));

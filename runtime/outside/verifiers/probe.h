@@ -22,7 +22,6 @@ namespace primerl {
 struct FoundServer {
   VerifiersDialect dialect = VerifiersDialect::kW0;
   std::optional<int64_t> num_tasks;  // W1a, W1b: tasks that are addressed by index
-  bool scores_groups = false;        // W1a, W1b
 };
 
 struct ProbeOptions {

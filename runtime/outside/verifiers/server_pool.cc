@@ -87,9 +87,13 @@ Status ServerPool::start_missing(Time now) {
 void ServerPool::ask(OutsideCall call, Time now) {
   const std::string kind = kind_of(call);
   if (kind != "run") {
-    if (processes_ && kind != "server") return processes_->ask(std::move(call), now);
-    waiting_calls_.push_back(std::move(call));
-    return answer_waiting();
+    if (kind == "server") {
+      waiting_calls_.push_back(std::move(call));
+      return answer_waiting();
+    }
+    if (!processes_)
+      return on_answer_({call.id, OutsideEnd::kFailed, "no process here gives tasks"});
+    return processes_->ask(std::move(call), now);
   }
   // Its salt was used before: turns of both attempts would look the same.
   if (call.attempt > 0)
@@ -168,32 +172,10 @@ void ServerPool::answer_waiting() {
     on_answer_(answer_to(waiting_calls_.front(), **link));
 }
 
-OutsideAnswer ServerPool::answer_to(const OutsideCall& call, const ServerLink& link) const {
-  if (kind_of(call) != "server") return answer_to_task(call, *link.found());
+OutsideAnswer ServerPool::answer_to(const OutsideCall& call, const ServerLink& link) {
   const Json answer = Json::object()
                           .set("dialect", to_string(link.found()->dialect))
                           .set("address", link.address());
-  return {call.id, OutsideEnd::kDone, answer.dump()};
-}
-
-OutsideAnswer ServerPool::answer_to_task(const OutsideCall& call, const FoundServer& server) const {
-  const bool has_index = server.dialect == VerifiersDialect::kW1a ||
-                         (server.dialect == VerifiersDialect::kW1b && server.num_tasks);
-  if (!has_index)
-    return {call.id, OutsideEnd::kFailed,
-            fmt::format("the server at '{}' speaks {}, which does not number its tasks: set "
-                        "`python`, with the server's environment installed",
-                        pool_.verifiers.address, to_string(server.dialect))};
-  const auto body = parse_json(call.body, "the call");
-  const auto ordinal = body.ok() ? body->get_int("ordinal") : Result<int64_t>(body.error());
-  if (!ordinal.ok() || *ordinal < 0)
-    return {call.id, OutsideEnd::kFailed, "the call has no 'ordinal' from 0 on"};
-  const int64_t index = server.num_tasks ? *ordinal % *server.num_tasks : *ordinal;
-  Json answer = Json::object();
-  answer.set("data", Json::object().set("task_idx", index))
-      .set("prompt", fmt::format("task {} of the server at {}", index, pool_.verifiers.address))
-      .set("scores_groups", server.scores_groups)
-      .set("num_tasks", server.num_tasks ? Json(*server.num_tasks) : Json());
   return {call.id, OutsideEnd::kDone, answer.dump()};
 }
 

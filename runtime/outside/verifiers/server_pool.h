@@ -1,10 +1,9 @@
 /// ServerPool: the servers of one pool, and the calls that wait for them.
 ///
 /// A `run` goes to the server with the fewest runs; it waits while all are full or not ready. A
-/// `task` goes to the process that knows the tasks, or is answered from the server's own numbers if
-/// the pool has no such process. A `server` is answered when the dialect is known, with `dialect`
-/// and `address`. Servers that end are started or joined again, a bounded number of times in a row.
-/// Lives on the I/O thread; times are of the steady clock.
+/// `task` goes to the process that knows the tasks. A `server` is answered when the dialect is
+/// known, with `dialect` and `address`. Servers that end are started or joined again, a bounded
+/// number of times in a row. Lives on the I/O thread; times are of the steady clock.
 #pragma once
 
 #include <poll.h>
@@ -46,14 +45,13 @@ class ServerPool {
   void dispatch(Time now);
   ServerLink* least_busy();
   void answer_waiting();
-  OutsideAnswer answer_to(const OutsideCall& call, const ServerLink& link) const;
-  OutsideAnswer answer_to_task(const OutsideCall& call, const FoundServer& server) const;
+  static OutsideAnswer answer_to(const OutsideCall& call, const ServerLink& link);
 
   const OutsidePool pool_;
   const ServerLink::OnAnswer on_answer_;
   const ServerLink::Log log_;
   std::vector<std::unique_ptr<ServerLink>> links_;
-  std::optional<ServerProcesses> processes_;  // none: a joined server that numbers its tasks
+  std::optional<ServerProcesses> processes_;  // none: a joined server without a command
   std::deque<OutsideCall> waiting_;           // runs
   std::deque<OutsideCall> waiting_calls_;     // until the dialect is known
   int num_fruitless_ = 0;  // joined servers: connections in a row that broke without a good run

@@ -43,6 +43,13 @@ Status append_integers(const Json& value, std::string_view key, std::vector<int6
   return ok();
 }
 
+Status set_number(std::string_view kind, const std::string& name, Json value, Json& numbers) {
+  if (numbers.as_object().size() >= kMemberNumbersMax && numbers.find(name) == nullptr)
+    return error(Code::kExhausted, "it has more than {} {}", kMemberNumbersMax, kind);
+  numbers.set(name, std::move(value));
+  return ok();
+}
+
 }  // namespace
 
 void WireBranch::add_sampled(int64_t position) {
@@ -61,14 +68,19 @@ Status WireMember::add(WireBranch branch) {
   return ok();
 }
 
-void WireMember::add_metrics(const Json* given) {
-  if (given == nullptr || !given->is_object()) return;
+Status WireMember::add_score(const std::string& name, double score) {
+  return set_number("scores", name, score, scores);
+}
+
+Status WireMember::add_metrics(const Json* given) {
+  if (given == nullptr || !given->is_object()) return ok();
   for (const auto& [name, value] : given->as_object()) {
     if (value.is_bool())
-      metrics.set(name, value.as_bool() ? 1 : 0);
+      RETURN_IF_ERROR(set_number("metrics", name, value.as_bool() ? 1 : 0, metrics));
     else if (value.is_number() && std::isfinite(value.as_double()))
-      metrics.set(name, value);
+      RETURN_IF_ERROR(set_number("metrics", name, value, metrics));
   }
+  return ok();
 }
 
 Json member_json(WireMember result, const Status& read) {

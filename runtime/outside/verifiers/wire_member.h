@@ -12,6 +12,9 @@
 
 namespace primerl {
 
+/// Scores of a member, and as many metrics. A name is searched for among the others.
+inline constexpr size_t kMemberNumbersMax = 256;
+
 struct WireBranch {
   std::vector<int64_t> tokens;
   std::vector<std::pair<int64_t, int64_t>> sampled;  // half-open, in order, not touching
@@ -33,8 +36,10 @@ struct WireMember {
 
   /// A branch without sampled tokens is dropped. kExhausted: more than kBranchTokensMax.
   Status add(WireBranch branch);
-  /// Keeps finite numbers and booleans.
-  void add_metrics(const Json* metrics);
+  /// kExhausted: more than kMemberNumbersMax names.
+  Status add_score(const std::string& name, double score);
+  /// Keeps finite numbers and booleans. kExhausted: more than kMemberNumbersMax names.
+  Status add_metrics(const Json* metrics);
 };
 
 /// The JSON of docs/design/verifiers.md. If `read` is an error, the member has failed.

@@ -53,6 +53,31 @@ TEST(Episode, AMemberHasItsRewardScoresMetricsAndBranches) {
       R"("num_tool_calls":2,"branches":[{"tokens":[1,2,3,4],"sampled":[[3,4]]}]}]})");
 }
 
+/// `{"name0":VALUE,"name1":VALUE}` of `count` names.
+std::string names(size_t count, const std::string& value) {
+  std::string text = "{";
+  for (size_t i = 0; i < count; ++i)
+    text += fmt::format(R"({}"name{}":{})", i == 0 ? "" : ",", i, value);
+  return text + "}";
+}
+
+TEST(Episode, ScoresAndMetricsHaveABound) {
+  const auto fault = [](const std::string& rewards, const std::string& metrics) {
+    return *member(kW1c, R"({"success":true,"episode":{"ok":true,"traces":[{"ok":true,"rewards":)" +
+                             rewards + R"(,"metrics":)" + metrics + "}]}}")
+                .get_string("error");
+  };
+  const std::string most = names(kMemberNumbersMax, "1");
+  const std::string more = names(kMemberNumbersMax + 1, "1");
+  EXPECT_EQ(fault(most, most), "");
+  EXPECT_EQ(fault(more, "{}"), "it has more than 256 scores");
+  EXPECT_EQ(fault("{}", more), "it has more than 256 metrics");
+  EXPECT_EQ(fault("{}", names(kMemberNumbersMax + 1, "null")), "") << "these are no numbers";
+  const Json legacy =
+      *parse_json(R"({"reward":1,"trajectory":[{}],"metrics":)" + more + "}", "output");
+  EXPECT_EQ(*legacy_member(legacy).get_string("error"), "it has more than 256 metrics");
+}
+
 TEST(Episode, TheRewardIsTheSumOfScoresTimesWeights) {
   const auto reward = [](const std::string& rewards) {
     const Json made =

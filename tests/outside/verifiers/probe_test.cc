@@ -195,14 +195,13 @@ TEST_F(ServerProbeStory, AnUnknownDialectIsATypedError) {
   EXPECT_THAT(found(), HasSubstr("answers with 3 frames in a form that no known dialect has"));
 }
 
-TEST_F(ServerProbeStory, NumbersOfTasksAndGroupsAreRead) {
+TEST_F(ServerProbeStory, TheNumberOfTasksIsRead) {
   StandInServer server(VerifiersDialect::kW1a);
   server.num_tasks = 9;
   sockets.start(kAddress, server);
   begin();
   turn();
   EXPECT_EQ((*probe->result())->num_tasks, 9);
-  EXPECT_FALSE((*probe->result())->scores_groups);
 }
 
 }  // namespace

@@ -113,22 +113,11 @@ TEST_F(ServerPoolStory, AWaitingRunAndARunningOneAreCancelled) {
   EXPECT_EQ(server->cancelled.size(), 1U);
 }
 
-TEST_F(ServerPoolStory, AServerThatNumbersItsTasksNeedsNoOtherSourceOfTasks) {
+TEST_F(ServerPoolStory, ATaskNeedsAProcessThatGivesTasks) {
   join(VerifiersDialect::kW1a);
   ask(1, R"({"call":"task","ordinal":7})");
-  pass(Duration::seconds(1));
-  ASSERT_EQ(answers[1].end, OutsideEnd::kDone);
-  EXPECT_EQ(answers[1].body,
-            R"({"data":{"task_idx":2},"prompt":"task 2 of the server at tcp://127.0.0.1:5000",)"
-            R"("scores_groups":false,"num_tasks":5})");
-}
-
-TEST_F(ServerPoolStory, AnotherServerWithoutASourceOfTasksIsAnError) {
-  join(VerifiersDialect::kW2);
-  ask(1, R"({"call":"task","ordinal":7})");
-  pass(Duration::seconds(1));
   EXPECT_EQ(answers[1].end, OutsideEnd::kFailed);
-  EXPECT_THAT(answers[1].body, HasSubstr("speaks w2, which does not number its tasks"));
+  EXPECT_EQ(answers[1].body, "no process here gives tasks");
 }
 
 TEST_F(ServerPoolStory, TheDialectOfTheServerCanBeAsked) {

@@ -1,0 +1,50 @@
+/// KeysFile: the keys of a listener. They are read again when their file has changed, so a key can
+/// be added or withdrawn while a run goes on.
+///
+/// The file is looked at, not opened, at most every kKeysFileEvery. If it cannot be read or is not
+/// valid, the keys that were read before stay. Not thread-safe: lives on the I/O thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "runtime/outside/http_keys.h"
+
+namespace primerl {
+
+inline constexpr Duration kKeysFileEvery = Duration::seconds(1);
+
+class KeysFile {
+ public:
+  /// Reads `file`; empty: everyone may use the listener, and there is nothing to look at.
+  static Result<KeysFile> open(std::string file, std::vector<std::string> tenants);
+
+  const HttpKeys& keys() const { return keys_; }
+  /// When look() has something to do; none: never.
+  std::optional<Time> next_look() const;
+  /// Looks at the file if it is time to. A line for people if its keys were read, or could not be;
+  /// each change is tried once.
+  std::optional<std::string> look(Time now);
+
+ private:
+  /// What differs after a write, or after another file has taken the name. All 0: no file.
+  struct Facts {
+    ino_t inode = 0;
+    int64_t size = 0, modified_ns = 0, changed_ns = 0;
+    friend bool operator==(const Facts&, const Facts&) = default;
+  };
+  Facts facts_now() const;
+
+  std::string file_;
+  std::vector<std::string> tenants_;
+  HttpKeys keys_;
+  Facts read_;  // of the file when it was last tried
+  Time next_look_;
+};
+
+}  // namespace primerl
