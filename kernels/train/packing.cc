@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "graph/base/random.h"
 
@@ -115,6 +116,23 @@ void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Uni
   }
 }
 
+/// Its rows, its loss tokens, and the keys that its queries read: a sample's own rows also read the
+/// prompt.
+double cost_of(std::span<const TrainSample> samples, const Unit& unit, const RowCosts& costs) {
+  const auto pairs = [](double queries, double before) {
+    return queries * before + queries * (queries + 1) / 2;
+  };
+  const double prompt = unit.num_prompt_tokens;
+  double read = pairs(prompt, 0), targets = 0;
+  for (const size_t i : unit.samples) {
+    const TrainSample& sample = samples[i];
+    read += pairs(static_cast<double>(sample.tokens.size()) - 1 - prompt, prompt);
+    targets += static_cast<double>(
+        std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1}));
+  }
+  return costs.per_row * unit.num_rows + costs.per_target * targets + costs.per_pair * read;
+}
+
 /// Checks that its kept sets belong exactly to its loss tokens; having none is valid.
 Status check_kept_sets(const TrainSample& sample, int32_t vocab_size) {
   if (sample.kept.empty()) return ok();
@@ -154,23 +172,34 @@ void MicroBatch::append(const MicroBatch& other, int32_t adapter) {
 
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max,
                              int32_t rows_wanted) {
+  return std::move(pack_for_ranks(samples, rows_max, rows_wanted, {}, 1).front());
+}
+
+std::vector<std::vector<MicroBatch>> pack_for_ranks(std::span<const TrainSample> samples,
+                                                    int32_t rows_max, int32_t rows_wanted,
+                                                    const RowCosts& costs, int32_t ranks) {
   const auto units = make_units(samples, rows_max, rows_wanted);
-  std::vector<std::vector<const Unit*>> bins;
-  std::vector<int32_t> filled;
-  for (const auto& unit : units) {
-    size_t bin = 0;
-    while (bin < bins.size() && filled[bin] + unit.num_rows > rows_wanted) ++bin;
-    if (bin == bins.size()) {
-      bins.emplace_back();
-      filled.push_back(0);
+  std::vector<Document> documents;
+  for (const Unit& unit : units)
+    documents.push_back({unit.num_rows, ranks > 1 ? cost_of(samples, unit, costs) : 0});
+  std::vector<std::vector<MicroBatch>> all;
+  for (const RankPlan& plan : share_over_ranks(documents, rows_wanted, ranks)) {
+    auto& batches = all.emplace_back();
+    for (const MicroBatchPlan& bin : plan) {
+      MicroBatch& batch = batches.emplace_back();
+      for (const size_t unit : bin) add_unit(batch, samples, units[unit]);
+      if (bin.empty()) batch = dummy_batch();
     }
-    bins[bin].push_back(&unit);
-    filled[bin] += unit.num_rows;
   }
-  std::vector<MicroBatch> batches(bins.size());
-  for (size_t i = 0; i < bins.size(); ++i)
-    for (const Unit* unit : bins[i]) add_unit(batches[i], samples, *unit);
-  return batches;
+  return all;
+}
+
+MicroBatch dummy_batch() {
+  MicroBatch dummy;
+  dummy.rows.tokens = dummy.rows.positions = dummy.rows.cache_rows = dummy.rows.kv_blocks = {0};
+  dummy.rows.draws = {0};
+  dummy.rows.spans.push_back({0, 1, 0, 0});
+  return dummy;
 }
 
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits) {

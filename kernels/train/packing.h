@@ -17,6 +17,7 @@
 #include "kernels/engine/row_batch.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/loss.h"
+#include "kernels/train/ranks.h"
 
 namespace primerl {
 
@@ -65,6 +66,14 @@ std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_
 inline std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
   return pack(samples, rows_max, rows_max);
 }
+
+/// pack() for several ranks that step together: equally many micro-batches for each rank, with
+/// nearly equal costs (ranks.h). Ranks without enough samples get dummies. One rank: pack().
+std::vector<std::vector<MicroBatch>> pack_for_ranks(std::span<const TrainSample> samples,
+                                                    int32_t rows_max, int32_t rows_wanted,
+                                                    const RowCosts& costs, int32_t ranks);
+/// A micro-batch of one row without a target: it adds 0 to every gradient.
+MicroBatch dummy_batch();
 
 /// Log-probabilities of sampled tokens are in [kLogprobMin, kLogprobMax]. A token below the range
 /// can never have been sampled, and a value above it is more than rounding. Either would ruin the

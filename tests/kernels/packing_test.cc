@@ -210,5 +210,81 @@ TEST(Pack, ALossTokenInsideTheConversationDoesNotEndTheDocument) {
   EXPECT_EQ(batches[0].targets[1].label, 6);
 }
 
+/// Groups of four with shared prompts of several lengths.
+std::vector<TrainSample> groups(int32_t count) {
+  std::vector<TrainSample> samples;
+  for (int32_t group = 0; group < count; ++group)
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t prompt = 2 + group % 5;
+      std::vector<int32_t> tokens(static_cast<size_t>(prompt), 100 + group);
+      for (int32_t t = 0; t < 3 + (group * 7 + i * 11) % 23; ++t)
+        tokens.push_back(1000 * group + 100 * i + t);
+      samples.push_back(sample(tokens, static_cast<size_t>(prompt)));
+    }
+  return samples;
+}
+
+/// Each token with the tokens that it sees, wherever its row is.
+std::vector<std::vector<int32_t>> targets_and_contexts(
+    const std::vector<std::vector<MicroBatch>>& ranks) {
+  std::vector<std::vector<int32_t>> all;
+  for (const auto& batches : ranks)
+    for (const MicroBatch& batch : batches)
+      for (const TrainTarget& target : batch.targets) {
+        const auto span = std::ranges::find_if(batch.rows.spans, [&](const RowSpan& each) {
+          return target.row < each.query_begin + each.num_queries;
+        });
+        auto& seen = all.emplace_back(std::vector{target.sample, target.label});
+        const int32_t keys = span->num_cached + target.row - span->query_begin + 1;
+        for (int32_t key = 0; key < keys; ++key)
+          seen.push_back(batch.rows.tokens[static_cast<size_t>(
+              batch.rows.kv_blocks[static_cast<size_t>(span->kv_offset + key)])]);
+      }
+  std::ranges::sort(all);
+  return all;
+}
+
+TEST(PackForRanks, EveryTokenIsLearnedOnceAndSeesOnlyItsOwnDocument) {
+  const auto samples = groups(20);
+  const RowCosts costs = {.per_row = 10, .per_target = 2, .per_pair = 1};
+  const auto want = targets_and_contexts({pack(samples, 64)});
+  for (const int32_t ranks : {1, 2, 5, 16}) {
+    const auto packed = pack_for_ranks(samples, 64, 64, costs, ranks);
+    ASSERT_EQ(packed.size(), static_cast<size_t>(ranks));
+    EXPECT_EQ(targets_and_contexts(packed), want) << ranks;
+    for (const auto& batches : packed) {
+      EXPECT_EQ(batches.size(), packed.front().size());
+      for (const MicroBatch& batch : batches) EXPECT_LE(batch.rows.num_rows(), 64);
+    }
+  }
+}
+
+TEST(PackForRanks, ForOneRankIsPack) {
+  const auto samples = groups(9);
+  const auto one = pack_for_ranks(samples, 64, 40, {.per_row = 1}, 1);
+  const auto packed = pack(samples, 64, 40);
+  ASSERT_EQ(one.size(), 1U);
+  ASSERT_EQ(one[0].size(), packed.size());
+  for (size_t i = 0; i < packed.size(); ++i) {
+    EXPECT_EQ(one[0][i].rows.tokens, packed[i].rows.tokens);
+    EXPECT_EQ(one[0][i].rows.kv_blocks, packed[i].rows.kv_blocks);
+  }
+}
+
+TEST(PackForRanks, ARankWithoutSamplesRunsOneRowWithoutATarget) {
+  const auto packed = pack_for_ranks(std::vector{sample({5, 6, 7, 8}, 2)}, 10, 10, {}, 3);
+  ASSERT_EQ(packed.size(), 3U);
+  int num_dummies = 0;
+  for (const auto& batches : packed) {
+    ASSERT_EQ(batches.size(), 1U);
+    if (!batches[0].targets.empty()) continue;
+    ++num_dummies;
+    EXPECT_THAT(batches[0].rows.tokens, ElementsAre(0));
+    EXPECT_THAT(contexts(batches[0].rows), ElementsAre(ElementsAre(0)));
+    EXPECT_EQ(batches[0].rows.draws.size(), 1U);
+  }
+  EXPECT_EQ(num_dummies, 2);
+}
+
 }  // namespace
 }  // namespace primerl
