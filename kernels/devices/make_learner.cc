@@ -142,10 +142,12 @@ Result<std::shared_ptr<const FrozenWeights>> base_of(const LearnerOptions& optio
                                                      const std::filesystem::path& model_folder,
                                                      const ModelConfig& config,
                                                      FrozenBases* bases) {
-  auto base = is_fast(options) ? load_frozen_weights(model_folder, config, true)
-                               : frozen_weights(bases, model_folder, config);
+  const GemmNumbers numbers = gemm_numbers_of(options.products);
+  auto base = is_fast(options) ? load_frozen_weights(model_folder, config, true, numbers)
+                               : frozen_weights(bases, model_folder, config, numbers);
   if (base.ok() || !is_random(options, base.error())) return base;
-  return random_frozen_weights(static_cast<uint64_t>(options.init_seed), config, is_fast(options));
+  return random_frozen_weights(static_cast<uint64_t>(options.init_seed), config, is_fast(options),
+                               numbers);
 }
 
 Result<std::unique_ptr<Learner>> make_adapter_learner(const LearnerOptions& options,

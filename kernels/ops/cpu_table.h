@@ -5,6 +5,7 @@
 #include "kernels/ops/attention_kernels.h"
 #include "kernels/ops/dropout_kernels.h"
 #include "kernels/ops/expert_kernels.h"
+#include "kernels/ops/fp8_kernels.h"
 #include "kernels/ops/linear_kernels.h"
 #include "kernels/ops/row_kernels.h"
 
@@ -33,7 +34,9 @@ constexpr CpuOps table(const char* name) {
           apply_dropout,
           sum_of_squares,
           pack_linear,
-          linear_rows};
+          linear_rows,
+          round_fp8_block,
+          round_fp8_rows};
 }
 
 }  // namespace primerl::PRIMERL_OPS_TARGET

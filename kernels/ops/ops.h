@@ -329,6 +329,25 @@ struct LinearRowsArgs {
   int64_t y_stride = 0;
 };
 
+/// One block of numbers with one scale: `runs` runs of `count` numbers each, `stride` apart. y =
+/// the numbers that x has as e4m3 (fp8.h). Returns the greatest magnitude, NaN if a number is NaN;
+/// if it is not finite, every y is NaN.
+struct RoundFp8BlockArgs {
+  int64_t runs = 0;
+  int64_t count = 0;
+  int64_t stride = 0;
+  const float* x = nullptr;
+  float* y = nullptr;  // may be x
+};
+
+/// The same for rows whose every 128 numbers, and those left at the end, are a block.
+struct RoundFp8RowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  const float* x = nullptr;  // [rows, width]
+  float* y = nullptr;        // [rows, width], may be x
+};
+
 struct CpuOps {
   const char* name;
   void (*rms_norm)(const RmsNormArgs&);
@@ -354,6 +373,8 @@ struct CpuOps {
   double (*sum_of_squares)(const float* x, int64_t count);
   void (*pack_linear)(const PackLinearArgs&);
   void (*linear_rows)(const LinearRowsArgs&);
+  float (*round_fp8_block)(const RoundFp8BlockArgs&);
+  void (*round_fp8_rows)(const RoundFp8RowsArgs&);
 };
 
 /// The table for this machine.

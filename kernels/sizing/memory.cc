@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/models/activations.h"
+#include "kernels/models/fp8_matrices.h"
 
 namespace primerl {
 namespace {
@@ -17,9 +18,31 @@ constexpr double kLibrariesBytes = 200.0 * (1 << 20);
 
 double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(table.count()); }
 
-/// Engines and learners with the same model in one process share it.
-MemoryPart base_of(const TensorTable& table) {
-  return {.what = "base weights", .bytes = packed_bytes(table), .sharing = Sharing::kModel};
+/// Engines and learners with the same model and products in one process share it.
+MemoryPart base_of(const TensorTable& table, const std::string& products) {
+  return {.what = products == "fp8" ? "base weights, rounded to FP8" : "base weights",
+          .bytes = packed_bytes(table),
+          .sharing = Sharing::kModel};
+}
+
+/// Rounded copies of the FP8 matrices, beside a learner's masters.
+double rounded_bytes(const TensorTable& table) {
+  int64_t count = 0;
+  for (const Parameter& parameter : table.parameters())
+    if (is_fp8_matrix(parameter)) count += parameter.count;
+  return kBytes * static_cast<double>(count);
+}
+
+/// Floats of one token's rows that a GEMM rounds to FP8: those of the widest.
+int64_t rounded_width(const ModelConfig& config) {
+  const AttentionSpec& attention = config.attention;
+  int64_t width =
+      std::max<int64_t>(config.hidden_size, int64_t{attention.num_heads} * attention.head_dim);
+  width = std::max<int64_t>(width, config.mlp.width);
+  if (!config.moe) return width;
+  const int64_t k = config.moe->experts_per_token;
+  return std::max(
+      {width, k * config.hidden_size, k * config.moe->width, int64_t{config.moe->shared_width}});
 }
 
 /// Elements of one row of the stages' buffers; layers of the same form share theirs.
@@ -65,7 +88,7 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
   }
   if (options.adapter_slots > 0) {
     const AdapterTable largest(table, {.rank = options.max_adapter_rank});
-    parts.push_back(base_of(table));
+    parts.push_back(base_of(table, options.products));
     parts.push_back({fmt::format("{} adapter slots of rank {}", options.adapter_slots,
                                  options.max_adapter_rank),
                      options.adapter_slots * packed_bytes(largest.tensors())});
@@ -83,10 +106,11 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
                          num_mixtures(config) * config.moe->experts_per_token *
                          (config.moe->num_experts > 256 ? 2 : 1)});
   const int64_t rows = std::max(options.max_batched_tokens, 1);
+  const int64_t rounded = options.products == "fp8" ? rounded_width(config) : 0;
   const int64_t samples = std::min<int64_t>(rows, options.max_running);
   parts.push_back({fmt::format("activations of {} tokens, a step", rows),
                    kBytes * static_cast<double>(rows * (distinct_width(config, &activations_of) +
-                                                        config.hidden_size))});
+                                                        config.hidden_size + rounded))});
   parts.push_back(
       {fmt::format("logits of {} tokens", samples),
        kBytes * static_cast<double>(samples * (config.hidden_size + int64_t{config.vocab_size}))});
@@ -105,7 +129,10 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   else if (options.numerics == "fast")
     parts = {{"base weights of its own, as numerics = \"fast\" does not pack them", bytes}};
   else
-    parts = {base_of(table)};
+    parts = {base_of(table, options.products)};
+  const bool is_fp8 = options.products == "fp8";
+  if (is_fp8 && (adapters.empty() || options.numerics == "fast"))
+    parts.push_back({"the matrices of layers, rounded to FP8", rounded_bytes(table)});
   for (const auto& [tenant, adapter] : adapters)
     parts.push_back({fmt::format("adapter of tenant '{}' (rank {}), its gradients and optimizer "
                                  "moments",
@@ -116,8 +143,8 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   const int64_t head_rows = std::min(rows, training_logits_rows(config.vocab_size));
   parts.push_back(
       {fmt::format("activations of {} tokens, a micro-batch", rows),
-       kBytes * static_cast<double>(
-                    rows * (training_floats_per_row(config, options.recompute) + hidden))});
+       kBytes * static_cast<double>(rows * (training_floats_per_row(config, options.recompute) +
+                                            hidden + (is_fp8 ? rounded_width(config) : 0)))});
   parts.push_back(
       {fmt::format("logits of {} tokens", head_rows),
        kBytes * static_cast<double>(head_rows * (2 * hidden + int64_t{config.vocab_size}))});

@@ -15,10 +15,6 @@ Status check_numbers(const Options& options, std::string_view what) {
                  options.numerics, what, options.device)
         .note("GEMMs there are not bitwise equal to those of the CPU; write numerics = \"fast\"");
   }
-  if (options.products != "dtype")
-    return error(Code::kInvalid, "'products' is \"{}\": {} on the CPU has GEMMs in float32",
-                 options.products, what)
-        .note("leave 'products' out, or place it on a CUDA device");
   if (options.dtype == "bfloat16")
     return error(Code::kInvalid, "'dtype' is \"bfloat16\": {} on the CPU computes in float32", what)
         .note("leave 'dtype' out, or place it on a CUDA device");

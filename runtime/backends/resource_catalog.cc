@@ -82,9 +82,9 @@ constexpr const char* kNumericsDoc =
     "\"invariant\": matmuls that give engine and learner equal bits; \"fast\": the vendor's, or "
     "our own where they are faster";
 constexpr const char* kProductsDoc =
-    "input type of the layers' matmuls: \"dtype\", or \"fp8\" on a Hopper device, e4m3 with a "
-    "scale for each 128 activations and each 128 x 128 weights; embedding, head and norms are not "
-    "changed";
+    "numbers that the layers' matmuls read: those of \"dtype\", or \"fp8\", e4m3 with a scale for "
+    "each 128 activations and each 128 x 128 weights; on the CPU rounded and computed in float32, "
+    "on a Hopper device as codes; embedding, head, router and norms are not changed";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(

@@ -85,13 +85,6 @@ TEST(CpuEngine, RefusesWeightsThatAreNotTheModels) {
   EXPECT_THAT(refusal({}, folder), HasSubstr("[61, 32], the model needs [61, 40]"));
 }
 
-TEST(CpuEngine, HasNoFp8OnTheCpu) {
-  EngineOptions options;
-  options.products = "fp8";
-  EXPECT_THAT(refusal(options, testing::make_folder({})),
-              HasSubstr("'products' is \"fp8\": an engine on the CPU has GEMMs in float32"));
-}
-
 TEST(CpuEngine, RefusesOptionsOneBelowTheirBound) {
   const auto folder = make_folder({});
   EXPECT_EQ(refusal({.kv_blocks = 1,

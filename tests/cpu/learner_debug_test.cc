@@ -68,15 +68,6 @@ TEST(CpuLearner, HasNoBf16OnTheCpu) {
   EXPECT_THAT(learner.error().text(), HasSubstr("a learner on the CPU computes in float32"));
 }
 
-TEST(CpuLearner, HasNoFp8OnTheCpu) {
-  LearnerOptions options = frozen();
-  options.products = "fp8";
-  const auto learner = make_torch_learner(options, make_folder({}));
-  ASSERT_FALSE(learner.ok());
-  EXPECT_THAT(learner.error().text(),
-              HasSubstr("'products' is \"fp8\": a learner on the CPU has GEMMs in float32"));
-}
-
 TEST(CpuLearner, NamesTheFirstNanActivation) {
   LearnerOptions options = frozen();
   options.debug.check_finite = true;

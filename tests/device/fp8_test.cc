@@ -115,8 +115,41 @@ TEST(CudaFp8Gemm, IsThatOfTheNumbersItsCodesStandFor) {
     }
 }
 
-TinyModel wide_model() {
-  return {.hidden_size = 256, .head_dim = 64, .max_positions = 512, .deviation = 0.1};
+/// The bf16 numbers nearest to `values`, as floats.
+Floats in_bf16(Floats values) {
+  for (float& value : values) value = static_cast<float>(c10::BFloat16(value));
+  return values;
+}
+
+Floats on_host(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.to(at::kFloat).cpu().contiguous();
+  return Floats(host.const_data_ptr<float>(), host.const_data_ptr<float>() + host.numel());
+}
+
+TEST(CudaFp8Rounding, IsTheNumbersThatCodesStandForInBf16) {
+  const CudaStream stream(0);
+  const CudaStream::Use use(stream);
+  for (const int64_t width : {128, 384, 1024}) {
+    const Floats x = varied(77, width, 1);
+    EXPECT_EQ(on_host(rounded_rows(70, on_cuda(x, 77, width), stream)),
+              in_bf16(coded(Floats(x.begin(), x.begin() + 70 * width), 70, width, 1)));
+    const Floats weight = varied(6 * 128, width, 2);  // three experts of two blocks
+    const at::Tensor matrices = on_cuda(weight, 6 * 128, width).view({3, 256, width});
+    Fp8Weights all;
+    const at::Tensor rounded = all.add_rounded(matrices);
+    EXPECT_EQ(rounded.sizes(), matrices.sizes());
+    ASSERT_TRUE(all.quantise_all(stream).ok());
+    EXPECT_EQ(on_host(rounded), in_bf16(coded(weight, 6 * 128, width, 128)));
+    EXPECT_EQ(on_host(matrices), in_bf16(weight)) << "the weights stay";
+  }
+}
+
+TinyModel wide_model(const std::string& model_type = "qwen3") {
+  return {.model_type = model_type,
+          .hidden_size = 256,
+          .head_dim = 64,
+          .max_positions = 512,
+          .deviation = 0.1};
 }
 
 EngineOptions engine_options(const std::string& products) {
@@ -238,8 +271,14 @@ TEST(CudaFp8, LogitErrorsOfTheEngineFollowFromTheFormat) {
   EXPECT_LT(distance(got, want), 1.75 * by_weights);
 }
 
-TEST(CudaFp8, TheMismatchIsThatOfTheLearnersGemms) {
-  const auto folder = make_folder(wide_model());
+/// Dense models and mixtures, the second with dense first layers and a shared expert.
+class CudaFp8Families : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, CudaFp8Families,
+                         ::testing::Values("qwen3", "qwen3_moe", "glm4_moe"),
+                         [](const auto& one) { return one.param; });
+
+TEST_P(CudaFp8Families, TheMismatchIsThatOfTheLearnersGemms) {
+  const auto folder = make_folder(wide_model(GetParam()));
   auto engine = make_engine(folder, "fp8");
   auto alike = make_learner(folder, "fp8"), other = make_learner(folder, "dtype");
   const Floats scores = engine_scores(*engine, 2);
@@ -300,8 +339,8 @@ TEST(CudaFp8, GradientErrorsFollowFromTheFormat) {
   EXPECT_LT(by_rows, by_weights);
 }
 
-TEST(CudaFp8, CodesFollowTheWeights) {
-  const auto folder = make_folder(wide_model());
+TEST_P(CudaFp8Families, CodesFollowTheWeights) {
+  const auto folder = make_folder(wide_model(GetParam()));
   auto learner = make_learner(folder, "fp8");
   const Floats before = learner_scores(*learner, 3);
   must_step(*learner);
@@ -334,6 +373,10 @@ TEST(CudaFp8, IsRefusedByNameWhereItCannotBe) {
   };
   EXPECT_THAT(refusal_of_engine(engine_options("fp8"), narrow), HasSubstr("multiples of 128"));
   EXPECT_THAT(refusal_of_learner(learner_options("fp8"), narrow), HasSubstr("multiples of 128"));
+  EXPECT_THAT(refusal_of_engine(engine_options("fp8"), narrow), HasSubstr("'layers.0.attention."));
+  const auto mixture =
+      make_folder({.model_type = "qwen3_moe", .hidden_size = 192, .head_dim = 64}, "mixture");
+  EXPECT_THAT(refusal_of_learner(learner_options("fp8"), mixture), HasSubstr("multiples of 128"));
   EngineOptions engine = engine_options("fp8");
   engine.dtype = "float32";
   EXPECT_THAT(refusal_of_engine(engine, wide), HasSubstr("dtype is \"float32\""));

@@ -59,6 +59,27 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   EXPECT_EQ(training_logits_rows(1 << 20), 48) << "at least";
 }
 
+TEST(Memory, OfFp8IsARoundedCopyBesideMastersAndTheWidestRowsOfAGemm) {
+  const TensorTable table(small_model());
+  LearnerOptions options;
+  // A layer of q k v [16, 8], out [8, 8], gate and up [24, 8], down [8, 12]; rows of 12.
+  const double copy = 4 * 2 * (16 * 8 + 8 * 8 + 24 * 8 + 8 * 12);
+  const double before = sum_of(learner_memory(options, small_model(), {}, 5));
+  options.products = "fp8";
+  EXPECT_EQ(sum_of(learner_memory(options, small_model(), {}, 5)), before + copy + 4 * 5 * 12);
+  // Frozen weights that are packed are rounded in place, and shared with those that are too.
+  const auto base = learner_memory(options, small_model(), {{"a", {.rank = 2}}}, 0).front();
+  EXPECT_EQ(base.bytes, packed_bytes(table));
+  EXPECT_EQ(base.what, "base weights, rounded to FP8");
+  EngineOptions engine;
+  engine.max_batched_tokens = 6;
+  const double without = sum_of(engine_memory(engine, small_model()));
+  engine.products = "fp8";
+  EXPECT_EQ(sum_of(engine_memory(engine, small_model())), without + 4 * 6 * 12);
+  engine.adapter_slots = 1;
+  EXPECT_EQ(engine_memory(engine, small_model()).front().what, base.what);
+}
+
 TEST(Memory, OfActivationsIsLessTheMoreIsComputedAgain) {
   const auto floats = [](const char* recompute) {
     return training_floats_per_row(small_model(), recompute);

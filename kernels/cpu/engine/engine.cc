@@ -78,7 +78,8 @@ CpuEngine::CpuEngine(const EngineOptions& options, const ModelConfig& config,
 }
 
 std::unique_ptr<CpuEngine::WeightSet> CpuEngine::new_set() const {
-  return std::make_unique<WeightSet>(table_, numerics_of(options_.numerics), config_);
+  return std::make_unique<WeightSet>(table_, numerics_of(options_.numerics),
+                                     gemm_numbers_of(options_.products), config_);
 }
 
 Status CpuEngine::make_cache() {
@@ -328,6 +329,10 @@ Result<uint64_t> CpuEngine::apply(const WeightSnapshot& snapshot) {
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
     while (!is_prepared_) is_prepared_ = second_->own->load_more(kPreparedElements);
+    if (Status loaded = second_->own->load_status(); !loaded.ok()) {
+      forget_preparing();
+      return std::move(loaded).error();
+    }
     second_->decoder.reuse_angles(weights_->decoder);
     std::swap(weights_, second_);
     forget_preparing();
@@ -373,7 +378,8 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
     std::shared_ptr<const FrozenWeights> base;
     std::vector<WeightTensor> tensors;
     if (options.adapter_slots > 0) {
-      ASSIGN_OR_RETURN(base, frozen_weights(bases, model_folder, config));
+      ASSIGN_OR_RETURN(
+          base, frozen_weights(bases, model_folder, config, gemm_numbers_of(options.products)));
     } else {
       ASSIGN_OR_RETURN(tensors, read_model_tensors(model_folder));
     }

@@ -69,8 +69,10 @@ class CpuEngine final : public Engine {
 
   /// Weights and the decoder that uses them.
   struct WeightSet {
-    WeightSet(const TensorTable& table, Numerics numerics, const ModelConfig& config)
-        : own(std::make_unique<DecoderWeights>(table, numerics, DecoderWeights::Use::kEngine)),
+    WeightSet(const TensorTable& table, Numerics numerics, GemmNumbers numbers,
+              const ModelConfig& config)
+        : own(std::make_unique<DecoderWeights>(table, numerics, DecoderWeights::Use::kEngine,
+                                               numbers)),
           decoder(config, *own) {}
     WeightSet(std::shared_ptr<const FrozenWeights> frozen, const ModelConfig& config)
         : base(std::move(frozen)), decoder(config, base->weights()) {}

@@ -20,7 +20,8 @@ class CpuBackend final : public LearnerBackend {
         model_(std::move(model)),
         table_(model_.config),
         own_(std::make_unique<DecoderWeights>(table_, numerics_of(options.numerics),
-                                              DecoderWeights::Use::kLearner)),
+                                              DecoderWeights::Use::kLearner,
+                                              gemm_numbers_of(options.products))),
         decoder_(model_.config, *own_),
         pass_(decoder_, recompute_of(options.recompute)),
         head_(decoder_) {
@@ -74,7 +75,7 @@ class CpuBackend final : public LearnerBackend {
   Status randomize(uint64_t seed) override {
     randomize_parameters(table_, seed, model_.config.initializer_range,
                          own_->flat().mutable_data_ptr<float>());
-    return ok();
+    return round();
   }
   Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) override {
     return trained_[slot].adapter->load(tensors);
@@ -107,7 +108,7 @@ class CpuBackend final : public LearnerBackend {
   }
   Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override {
     trained_[slot].tensors.update(options, report);
-    return ok();
+    return report.skipped ? ok() : round();
   }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override {
     snapshot.tensors = trained_[slot].tensors.copy_weights();
@@ -131,7 +132,8 @@ class CpuBackend final : public LearnerBackend {
   }
   Status load(size_t slot, const std::vector<WeightTensor>& tensors,
               const std::filesystem::path& folder) override {
-    return trained_[slot].tensors.load(tensors, folder);
+    RETURN_IF_ERROR(trained_[slot].tensors.load(tensors, folder));
+    return round();
   }
 
  private:
@@ -140,6 +142,9 @@ class CpuBackend final : public LearnerBackend {
     TrainedTensors tensors;
     AdapterDropout dropout = {};  // of the step in progress
   };
+
+  /// After a change of whole weights. Frozen ones never change.
+  Status round() { return own_ == nullptr ? ok() : own_->round(); }
 
   /// Sets the adapter for the next pass of the decoder.
   void use_adapter(size_t slot, const AdapterDropout& dropout) {

@@ -6,19 +6,21 @@
 namespace primerl {
 namespace {
 
-std::shared_ptr<FrozenWeights> zero_weights(const ModelConfig& config, bool flat) {
+std::shared_ptr<FrozenWeights> zero_weights(const ModelConfig& config, bool flat,
+                                            GemmNumbers numbers) {
   return flat ? std::make_shared<FrozenWeights>(config, Numerics::kFast,
-                                                DecoderWeights::Use::kLearner)
+                                                DecoderWeights::Use::kLearner, numbers)
               : std::make_shared<FrozenWeights>(config, Numerics::kInvariant,
-                                                DecoderWeights::Use::kEngine);
+                                                DecoderWeights::Use::kEngine, numbers);
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const FrozenWeights>> load_frozen_weights(
-    const std::filesystem::path& folder, const ModelConfig& config, bool flat) {
+    const std::filesystem::path& folder, const ModelConfig& config, bool flat,
+    GemmNumbers numbers) {
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder));
-  auto made = zero_weights(config, flat);
+  auto made = zero_weights(config, flat, numbers);
   Status loaded = made->weights().load(tensors);
   if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
   return std::shared_ptr<const FrozenWeights>(std::move(made));
@@ -26,19 +28,21 @@ Result<std::shared_ptr<const FrozenWeights>> load_frozen_weights(
 
 Result<std::shared_ptr<const FrozenWeights>> frozen_weights(FrozenBases* bases,
                                                             const std::filesystem::path& folder,
-                                                            const ModelConfig& config) {
-  const auto load = [&] { return load_frozen_weights(folder, config, false); };
+                                                            const ModelConfig& config,
+                                                            GemmNumbers numbers) {
+  const auto load = [&] { return load_frozen_weights(folder, config, false, numbers); };
   if (bases == nullptr) return load();
-  return bases->find_or_load<FrozenWeights>({folder, "cpu", "float32"}, load);
+  const std::string type = numbers == GemmNumbers::kFp8 ? "float32, rounded to fp8" : "float32";
+  return bases->find_or_load<FrozenWeights>({folder, "cpu", type}, load);
 }
 
 Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed,
                                                                    const ModelConfig& config,
-                                                                   bool flat) {
+                                                                   bool flat, GemmNumbers numbers) {
   const TensorTable table(config);
   const at::Tensor numbers = zero_floats(table.count());
   randomize_parameters(table, seed, config.initializer_range, numbers.mutable_data_ptr<float>());
-  auto made = zero_weights(config, flat);
+  auto made = zero_weights(config, flat, numbers);
   RETURN_IF_ERROR(made->weights().load(view_parameters(table, numbers.const_data_ptr<float>())));
   return std::shared_ptr<const FrozenWeights>(std::move(made));
 }

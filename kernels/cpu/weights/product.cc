@@ -12,7 +12,8 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kRowsOfPart = 48;  // a whole number of tiles
+constexpr int64_t kRowsOfPart = 48;     // a whole number of tiles
+constexpr int64_t kWorkOfRounding = 4;  // of a number, in multiply-adds
 
 int64_t work_of(const LinearRowsArgs& args) {
   return args.rows * args.columns * std::max<int64_t>(args.terms, 1);
@@ -130,8 +131,22 @@ void Gemms::run(const std::vector<LinearRowsArgs>& tasks) {
               [&](int64_t i) { ops_.linear_rows(parts_[static_cast<size_t>(i)]); });
 }
 
+const float* Gemms::read(int64_t rows, const float* x, const Matrix& weight) {
+  if (!weight.is_fp8) return x;
+  const auto count = static_cast<size_t>(rows * weight.terms);
+  if (rounded_.size() < count) rounded_.resize(count);
+  share(rows, rows * weight.terms * kWorkOfRounding, [&](int64_t begin, int64_t end) {
+    ops_.round_fp8_rows({.rows = end - begin,
+                         .width = weight.terms,
+                         .x = x + begin * weight.terms,
+                         .y = rounded_.data() + begin * weight.terms});
+  });
+  return rounded_.data();
+}
+
 void Gemms::linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
                    const float* residual, float* y) {
+  x = read(rows, x, weight);
   if (uses_vendor_gemm(weight)) {
     at::Tensor out = view(y, rows, weight.columns);
     const at::Tensor transposed = weight_view(weight, 0).t(), input = view(x, rows, weight.terms);
@@ -151,6 +166,7 @@ void Gemms::linear(int64_t rows, const float* x, const Matrix& weight, const flo
 }
 
 void Gemms::grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y) {
+  x = read(ends.back(), x, weight);
   tasks_.clear();
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* from = x + first * weight.terms;
@@ -209,6 +225,7 @@ void Gemms::weight_gradient(int64_t rows, const float* dy, const float* x, const
 
 void Gemms::grouped_weight_gradient(GroupEnds ends, const float* dy, const float* x,
                                     const Matrix& weight, float* dweight) {
+  x = read(ends.back(), x, weight);
   tasks_.clear();
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* gradient = dy + first * weight.columns;

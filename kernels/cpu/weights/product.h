@@ -1,6 +1,10 @@
 /// The GEMMs of a decoder, forward and backward, dense and grouped by expert: engine and learner
 /// compute every GEMM here.
 ///
+/// With FP8 numbers the GEMMs of FP8 matrices (fp8_matrices.h) read rounded rows: the numbers that
+/// e4m3 codes with a scale for each 128 stand for. The matrices are rounded too (weights.h).
+/// Backward takes rounding as the identity: gradients are those of the GEMM of the rounded numbers.
+///
 /// Invariant GEMMs are linear_rows (ops.h), also backward: a gradient does not depend on the number
 /// of threads. Fast ones are libtorch's, or linear_rows if that is faster (weights.h). Work is
 /// divided over the compute threads of the calling thread. Pointers are to row-major fp32.
@@ -58,9 +62,13 @@ class Gemms {
   bool uses_vendor_gemm(const Matrix& weight) const {
     return numerics_ == Numerics::kFast && weight.packed == nullptr;
   }
+  /// The rows that a GEMM with `weight` reads: x, or x rounded.
+  const float* read(int64_t rows, const float* x, const Matrix& weight);
+
   const CpuOps& ops_;
   const Numerics numerics_;
   // Scratch.
+  std::vector<float> rounded_;  // [rows, terms]
   std::vector<LinearRowsArgs> tasks_;
   std::vector<LinearRowsArgs> parts_;
   std::vector<float> sums_;

@@ -5,11 +5,18 @@
 /// (ops.h). Frozen weights of a learner are packed as well: its GEMMs read the panels, forward and
 /// backward, and an engine may share them (frozen_weights.h). Addresses never change. One thread at
 /// a time writes, and divides packing over its compute threads.
+///
+/// With FP8 numbers the GEMMs of FP8 matrices (fp8_matrices.h) read rounded numbers: those that
+/// e4m3 codes with a scale for each 128 x 128 stand for. An engine rounds its panels in place; a
+/// learner keeps its masters, and a rounded copy of those matrices. Both round the fp32 values of
+/// the same tensors, so their bits are equal.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +33,12 @@ enum class Numerics : uint8_t { kInvariant, kFast };
 /// "invariant" or "fast".
 Numerics numerics_of(std::string_view name);
 
+/// What GEMMs read: the fp32 numbers, or FP8 numbers with block scales.
+enum class GemmNumbers : uint8_t { kDtype, kFp8 };
+
+/// "dtype" or "fp8".
+GemmNumbers gemm_numbers_of(std::string_view name);
+
 /// One weight matrix, or one of each expert: [groups, columns, terms].
 struct Matrix {
   int64_t groups = 1;
@@ -34,6 +47,7 @@ struct Matrix {
   const float* plain = nullptr;   // row-major, or null
   const float* packed = nullptr;  // [groups] panels of linear_rows, or null
   size_t parameter = 0;           // index in its table
+  bool is_fp8 = false;            // its numbers are rounded, and its GEMMs round their rows
 
   bool is_there() const { return plain != nullptr || packed != nullptr; }
 };
@@ -44,7 +58,8 @@ class DecoderWeights {
   enum class Use : uint8_t { kEngine, kLearner };
 
   /// All weights are 0. `table` must stay valid while this exists.
-  DecoderWeights(const TensorTable& table, Numerics numerics, Use use);
+  DecoderWeights(const TensorTable& table, Numerics numerics, Use use,
+                 GemmNumbers numbers = GemmNumbers::kDtype);
 
   Numerics numerics() const { return numerics_; }
   const TensorTable& table() const { return table_; }
@@ -55,39 +70,59 @@ class DecoderWeights {
   const float* vector(std::string_view name) const;
   const float* vector(size_t parameter) const;
 
-  /// Loads the tensors of a folder or a snapshot; all or nothing (tensors.h).
+  /// Loads the tensors of a folder or a snapshot; all or nothing (tensors.h). FP8 matrices with a
+  /// number that is NaN or infinite are refused, since such a block has no scale.
   Status load(const std::vector<WeightTensor>& tensors);
   /// load() in parts, for weights that are not read yet: begin_load(), then load_more() until it is
   /// true. `tensors` must stay valid until then. An unfinished earlier load is dropped.
   Status begin_load(const std::vector<WeightTensor>& tensors);
-  /// Loads `count` more elements, and at least one part; true: complete.
+  /// Loads `count` more elements, and at least one part; true: complete, or refused.
   bool load_more(int64_t count);
+  /// Why the tensors of the last load are refused; nothing was written then.
+  Status load_status() const;
+  /// In a learner, after its masters changed: rounds the FP8 matrices again. An error names the
+  /// tensor that has NaN or infinity.
+  Status round();
 
   /// [table.count()]: only in a learner.
   at::Tensor& flat() { return flat_; }
 
  private:
-  /// Elements [begin, end) of a tensor that are copied, or rows that are packed into one panel.
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  /// Elements [begin, end) of a tensor that are checked or copied, rows that are packed into one
+  /// panel, or a row of blocks of a parameter that is rounded.
   struct Part {
+    enum class Work : uint8_t { kCheck, kCopy, kPack, kRound };
+    Work work = Work::kCopy;
     const TensorMatch::Source* source = nullptr;
+    size_t parameter = 0;
     int64_t begin = 0, end = 0;
     int64_t count = 0;  // elements
-    bool is_packed = false;
   };
-  void add_copies(const TensorMatch::Source& source);
+  void add_copies(const TensorMatch::Source& source, Part::Work work);
   void add_panels(const TensorMatch::Source& source);
-  void load(const Part& part);
+  void add_rounding(std::vector<Part>& parts) const;
+  void load(size_t index);
+  void copy(const Part& part);
   void pack(const Part& part);
+  /// False: a block has NaN or infinity.
+  bool round(const Part& part);
+  bool is_fp8(size_t parameter) const;
 
   const TensorTable& table_;
   const Numerics numerics_;
+  const GemmNumbers numbers_;
   at::Tensor flat_;
-  std::vector<at::Tensor> plain_;   // by parameter: undefined if it is in flat_, or only packed
-  std::vector<at::Tensor> packed_;  // by parameter: undefined if it is not packed
+  std::vector<at::Tensor> plain_;    // by parameter: undefined if it is in flat_, or only packed
+  std::vector<at::Tensor> packed_;   // by parameter: undefined if it is not packed
+  std::vector<at::Tensor> rounded_;  // by parameter: undefined if it is not FP8, or in an engine
   // For a load in progress.
   TensorMatch match_;
   std::vector<Part> parts_;
-  size_t num_loaded_ = 0;  // parts
+  std::vector<size_t> stage_ends_;       // parts of a stage need all those of the stages before
+  size_t num_loaded_ = 0;                // parts
+  std::atomic<size_t> refused_ = kNone;  // the first part that was refused
 };
 
 }  // namespace primerl

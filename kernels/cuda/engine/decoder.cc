@@ -127,9 +127,12 @@ void CudaDecoder::make_angles(int64_t positions_max) {
 }
 
 void CudaDecoder::use_fp8() {
-  for (Layer& layer : layers_)
+  for (Layer& layer : layers_) {
     for (Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
-      linear->base.fp8 = fp8_.add(linear->base.transposed.t(), false);
+      if (linear->base.transposed.defined())  // a mixture has no MLP
+        linear->base.fp8 = fp8_.add(linear->base.transposed.t(), false);
+    if (layer.mixture.has_value()) layer.mixture->use_fp8(fp8_);
+  }
 }
 
 cuda::Type CudaDecoder::type() const { return op_type(type_); }

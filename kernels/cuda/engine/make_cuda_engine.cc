@@ -23,15 +23,15 @@ double bytes_on_cuda(const EngineOptions& options, const ModelConfig& config) {
   const AttentionSpec& spec = config.attention;
   const double cache = 2.0 * config.num_layers() * static_cast<double>(options.kv_blocks) *
                        options.block_size * spec.num_kv_heads * spec.head_dim;
-  const double rows = CudaDecoder::bytes_needed(
-      config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
-      options.max_sequence_tokens);
+  const int64_t rows_max = std::max(options.max_batched_tokens, options.max_running);
+  const double rows = CudaDecoder::bytes_needed(config, size, rows_max, options.max_running,
+                                                options.max_sequence_tokens);
   const double slots = options.adapter_slots == 0
                            ? 0
                            : CudaAdapterSlots::bytes_needed(
                                  TensorTable(config), options, size,
                                  config.moe.has_value() ? config.moe->experts_per_token : 0);
-  const double fp8 = options.products == "fp8" ? fp8_bytes(config, false) : 0.0;
+  const double fp8 = options.products == "fp8" ? fp8_bytes(config, false, rows_max) : 0.0;
   return weight_bytes(options, config) + fp8 + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
 }

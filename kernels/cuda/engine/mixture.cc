@@ -13,7 +13,6 @@
 #include "kernels/cuda/ops/cuda_expert_tiles.h"
 
 namespace primerl {
-namespace {}  // namespace
 
 EngineMixture::EngineMixture(const ModelConfig& config, const CudaWeights& weights,
                              const CudaAdapterSlots* adapters, const CudaStream& stream,
@@ -78,6 +77,15 @@ EngineMixture::Layer EngineMixture::layer(const std::string& name) const {
                           : biases_.const_data_ptr<float>() + bias->offset - table.trained_count()};
 }
 
+void EngineMixture::Layer::use_fp8(Fp8Weights& all) {
+  is_fp8 = true;
+  for (at::Tensor* matrices : {&gate_up, &down})
+    *matrices = all.add_rounded(matrices->transpose(1, 2)).transpose(1, 2);
+  for (CudaLinear* shared : {&shared_gate_up, &shared_down})
+    if (shared->transposed.defined())
+      shared->transposed = all.add_rounded(shared->transposed.t()).t();
+}
+
 /// The flat weights have them too, but rounded to bf16: other experts would be chosen.
 Status EngineMixture::take_biases(const TensorTable& table,
                                   const std::vector<WeightTensor>& tensors) {
@@ -126,6 +134,10 @@ at::Tensor EngineMixture::grouped(const at::Tensor& x, const at::Tensor& weight)
   return y;
 }
 
+at::Tensor EngineMixture::read(int64_t rows, const Layer& layer, const at::Tensor& x) const {
+  return layer.is_fp8 ? rounded_rows(rows, x, stream_) : x.narrow(0, 0, rows);
+}
+
 Status EngineMixture::add(const CudaAdapterSlots::Linear* linear, const CudaAdapterRows& adapters,
                           const at::Tensor& x, const at::Tensor& y) const {
   if (linear == nullptr || !adapters.applies_adapters()) return ok();
@@ -135,10 +147,12 @@ Status EngineMixture::add(const CudaAdapterSlots::Linear* linear, const CudaAdap
 Status EngineMixture::forward_shared(int64_t rows, const CudaAdapterRows& adapters,
                                      const Layer& layer, const at::Tensor& x,
                                      const at::Tensor& y) const {
-  RETURN_IF_ERROR(multiply(rows, x, layer.shared_gate_up, shared_gate_up_, stream_));
+  RETURN_IF_ERROR(
+      multiply(rows, read(rows, layer, x), layer.shared_gate_up, shared_gate_up_, stream_));
   RETURN_IF_ERROR(add(layer.on_shared_gate_up, adapters, x, shared_gate_up_));
   RETURN_IF_ERROR(apply_swiglu(rows, shared_gate_up_, shared_activated_, stream_));
-  RETURN_IF_ERROR(multiply(rows, shared_activated_, layer.shared_down, y, stream_));
+  RETURN_IF_ERROR(
+      multiply(rows, read(rows, layer, shared_activated_), layer.shared_down, y, stream_));
   return add(layer.on_shared_down, adapters, shared_activated_, y);
 }
 
@@ -185,10 +199,10 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CudaAdapte
                                               .y = gathered_.mutable_data_ptr()},
                                              stream_.raw()),
                            "rows of experts"));
-  const at::Tensor gate_up = grouped(gathered_.narrow(0, 0, pairs), layer.gate_up);
+  const at::Tensor gate_up = grouped(read(pairs, layer, gathered_), layer.gate_up);
   RETURN_IF_ERROR(add(layer.on_gate_up, tiles, gathered_, gate_up));
   RETURN_IF_ERROR(apply_swiglu(pairs, gate_up, activated_, stream_));
-  const at::Tensor outputs = grouped(activated_.narrow(0, 0, pairs), layer.down);
+  const at::Tensor outputs = grouped(read(pairs, layer, activated_), layer.down);
   RETURN_IF_ERROR(add(layer.on_down, tiles, activated_, outputs));
   return launched(cuda::combine_rows({.rows = rows,
                                       .width = config_.hidden_size,

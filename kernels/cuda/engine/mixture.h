@@ -31,6 +31,10 @@ class EngineMixture {
     at::Tensor gate_up;           // [experts, hidden, 2 width], a view
     at::Tensor down;              // [experts, width, hidden], likewise
     const float* bias = nullptr;  // [experts] router bias, or null
+    bool is_fp8 = false;          // its GEMMs, but the router's, read rounded numbers
+
+    /// From now on GEMMs read the matrices that `all` rounds.
+    void use_fp8(Fp8Weights& all);
   };
 
   /// All arguments must stay valid while it exists; without `adapters` no row has one. The model
@@ -54,6 +58,8 @@ class EngineMixture {
  private:
   Status route(int64_t rows, const Layer& layer, const at::Tensor& x) const;
   at::Tensor grouped(const at::Tensor& x, const at::Tensor& weight) const;
+  /// The first `rows` rows of x as GEMMs of the layer read them.
+  at::Tensor read(int64_t rows, const Layer& layer, const at::Tensor& x) const;
   /// Adds the outputs of the experts for `rows` rows from `first` on.
   Status forward_some(int64_t first, int64_t rows, const CudaAdapterRows& adapters,
                       const Layer& layer, const at::Tensor& x, const at::Tensor& y) const;

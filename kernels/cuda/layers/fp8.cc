@@ -3,17 +3,21 @@
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
-#include <array>
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/device/device.h"
+#include "kernels/models/fp8_matrices.h"
 
 namespace primerl {
 namespace {
 
 constexpr int64_t kTermsMultiple = 512;
+constexpr int64_t kRoundedElementsMax = int64_t{1} << 26;  // rounded at a time
 constexpr int32_t kHopper = 9;  // the only generation whose library has GEMMs with block scales
 
 int64_t padded_terms(int64_t terms) {
@@ -28,12 +32,22 @@ Fp8Matrix zeros_of(int64_t columns, int64_t terms, const c10::Device& device) {
       at::zeros({columns / cuda::kFp8Block, padded / cuda::kFp8Block}, on_cuda.dtype(at::kFloat))};
 }
 
-/// [columns, terms] of the matrices of a layer.
-std::array<std::pair<int64_t, int64_t>, 4> shapes_of(const ModelConfig& config) {
-  const AttentionSpec& spec = config.attention;
-  const int64_t q = int64_t{spec.num_heads} * spec.head_dim, hidden = config.hidden_size;
-  const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim, width = config.mlp.width;
-  return {{{q + 2 * kv, hidden}, {hidden, q}, {2 * width, hidden}, {hidden, width}}};
+/// [columns, terms] of a matrix, or of each expert's.
+std::pair<int64_t, int64_t> shape_of(const Parameter& parameter) {
+  return {parameter.shape.rbegin()[1], parameter.shape.back()};
+}
+
+/// [rows, terms] of blocks as the bf16 numbers nearest to codes times scales.
+void round_matrix(const at::Tensor& weight, const at::Tensor& to, const CudaStream& stream) {
+  const int64_t rows = weight.size(0), terms = weight.size(1);
+  const int64_t down = rows / cuda::kFp8Block, right = terms / cuda::kFp8Block;
+  const Fp8Weight coded = {zeros_of(rows, terms, weight.device()), {}};
+  const Status done = quantise(weight, coded, stream);
+  TORCH_CHECK(done.ok(), done.ok() ? std::string() : done.error().text());
+  const at::Tensor numbers = coded.forward.codes.narrow(1, 0, terms).to(at::kFloat).contiguous();
+  numbers.view({down, cuda::kFp8Block, right, cuda::kFp8Block})
+      .mul_(coded.forward.scales.narrow(1, 0, right).unsqueeze(1).unsqueeze(3));
+  to.copy_(numbers);
 }
 
 }  // namespace
@@ -91,27 +105,72 @@ std::shared_ptr<const Fp8Weight> Fp8Weights::add(const at::Tensor& weight, bool 
   return codes;
 }
 
+at::Tensor Fp8Weights::add_rounded(const at::Tensor& weight) {
+  return rounded_.emplace_back(Rounded{weight, at::zeros_like(weight)}).to;
+}
+
 Status Fp8Weights::quantise_all(const CudaStream& stream) const {
   for (const Coded& each : all_) RETURN_IF_ERROR(quantise(each.weight, *each.codes, stream));
+  for (const auto& [weight, to] : rounded_) {
+    const int64_t terms = weight.size(-1), rows = weight.numel() / terms;
+    const at::Tensor from = weight.view({rows, terms}), rounded = to.view({rows, terms});
+    // Some rows of blocks at a time bound the memory of their fp32 numbers.
+    const int64_t some = std::max<int64_t>(kRoundedElementsMax / terms / cuda::kFp8Block, 1);
+    for (int64_t first = 0; first < rows; first += some * cuda::kFp8Block) {
+      const int64_t count = std::min(some * cuda::kFp8Block, rows - first);
+      round_matrix(from.narrow(0, first, count), rounded.narrow(0, first, count), stream);
+    }
+  }
   return ok();
 }
 
-bool is_fp8_weight(std::string_view name) {
-  for (const std::string_view end :
-       {".attention.qkv", ".attention.out", ".mlp.gate_up", ".mlp.down"})
-    if (name.ends_with(end)) return true;
-  return false;
+at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream) {
+  const int64_t width = x.size(1), blocks = width / cuda::kFp8Block;
+  const auto on_cuda = at::TensorOptions(stream.device());
+  const at::Tensor codes = at::empty({rows, width}, on_cuda.dtype(at::kFloat8_e4m3fn));
+  const at::Tensor scales = at::empty({blocks, rows}, on_cuda.dtype(at::kFloat));
+  const cuda::Outcome outcome = cuda::quantise_rows({.rows = rows,
+                                                     .width = width,
+                                                     .type = op_type(x.scalar_type()),
+                                                     .x = x.const_data_ptr(),
+                                                     .code_stride = width,
+                                                     .codes = codes.mutable_data_ptr(),
+                                                     .scale_stride = rows,
+                                                     .scales = scales.mutable_data_ptr<float>()},
+                                                    stream.raw());
+  TORCH_CHECK(outcome.is_ok(), "CUDA operation 'quantise_rows': ", outcome.fault);
+  at::Tensor numbers = codes.to(at::kFloat).view({rows, blocks, cuda::kFp8Block});
+  numbers.mul_(scales.t().unsqueeze(2));
+  return numbers.view({rows, width}).to(x.scalar_type());
 }
 
-double fp8_bytes(const ModelConfig& config, bool is_trained) {
-  double bytes = 0;
-  for (const auto& [columns, terms] : shapes_of(config)) {
-    bytes += static_cast<double>(columns) * static_cast<double>(padded_terms(terms));
-    if (is_trained)
-      bytes += static_cast<double>(terms) * static_cast<double>(padded_terms(columns));
-  }
+Fp8Use fp8_use(const Parameter& parameter) {
+  if (!is_fp8_matrix(parameter)) return Fp8Use::kNone;
+  const bool is_of_mixture =
+      parameter.kind == ParameterKind::kExperts || parameter.kind == ParameterKind::kSharedExpert;
+  return is_of_mixture ? Fp8Use::kRounded : Fp8Use::kCodes;
+}
+
+double fp8_bytes(const ModelConfig& config, bool is_trained, int64_t rows) {
   constexpr double kWithScales = 1 + 4.0 / (cuda::kFp8Block * cuda::kFp8Block);
-  return bytes * kWithScales * config.num_layers();
+  constexpr double kBytesOfCode = 7;  // the code, its fp32 number and its bf16 number
+  double codes = 0, rounded = 0;
+  const TensorTable table(config);
+  for (const Parameter& parameter : table.parameters()) {
+    const Fp8Use use = fp8_use(parameter);
+    if (use == Fp8Use::kRounded) rounded += 2.0 * static_cast<double>(parameter.count);
+    if (use != Fp8Use::kCodes) continue;
+    const auto [columns, terms] = shape_of(parameter);
+    codes += static_cast<double>(columns) * static_cast<double>(padded_terms(terms));
+    if (is_trained)
+      codes += static_cast<double>(terms) * static_cast<double>(padded_terms(columns));
+  }
+  codes *= kWithScales;
+  if (!config.moe) return codes;
+  const int64_t widest = std::max(config.hidden_size, config.moe->width);
+  const auto of_rows = static_cast<double>(rows * config.moe->experts_per_token * widest);
+  return codes + rounded +
+         kBytesOfCode * std::max(of_rows, static_cast<double>(kRoundedElementsMax));
 }
 
 Status check_products(std::string_view products, std::string_view dtype, const ModelConfig& config,
@@ -120,11 +179,6 @@ Status check_products(std::string_view products, std::string_view dtype, const M
   if (dtype == "float32")
     return error(Code::kInvalid, "products = \"fp8\" computes in bf16, and dtype is \"float32\"")
         .note("leave 'dtype' out, or write products = \"dtype\"");
-  if (config.moe.has_value())
-    return error(Code::kUnavailable,
-                 "products = \"fp8\" are those of dense layers, and {} has experts",
-                 config.model_type)
-        .note("write products = \"dtype\"");
   ASSIGN_OR_RETURN(const CudaDeviceFacts facts, cuda_device_facts(cuda_device_index(device)));
   if (facts.capability_major != kHopper)
     return error(
@@ -132,14 +186,16 @@ Status check_products(std::string_view products, std::string_view dtype, const M
                "products = \"fp8\" needs a device of compute capability 9.0 (Hopper), {} has {}.x",
                device, facts.capability_major)
         .note("write products = \"dtype\"");
-  for (const auto& [columns, terms] : shapes_of(config))
-    for (const int64_t width : {columns, terms})
-      if (width % cuda::kFp8Block != 0)
-        return error(Code::kUnavailable,
-                     "products = \"fp8\" needs widths that are multiples of 128, and a matrix of "
-                     "this model is {} x {}",
-                     columns, terms)
-            .note("write products = \"dtype\"");
+  const TensorTable table(config);
+  for (const Parameter& parameter : table.parameters()) {
+    if (!is_fp8_matrix(parameter)) continue;
+    const auto [columns, terms] = shape_of(parameter);
+    if (columns % cuda::kFp8Block != 0 || terms % cuda::kFp8Block != 0)
+      return error(Code::kUnavailable,
+                   "products = \"fp8\" needs widths that are multiples of 128, and '{}' is {} x {}",
+                   parameter.name, columns, terms)
+          .note("write products = \"dtype\"");
+  }
   return ok();
 }
 

@@ -1,9 +1,10 @@
 /// GEMMs of bf16 rows with a matrix in FP8 on a CUDA device, by libtorch's scaled GEMMs: a scale
 /// for each 128 numbers of a row, and for each 128 x 128 of the matrix; sums are fp32.
 ///
-/// For `products = "fp8"`: the four matrices of a dense layer, forward, and backward for the
-/// gradients of rows. Terms are padded with zeros to a multiple of 512, where libtorch's two
-/// layouts of a matrix's scales are equal. One thread, under a CudaStream::Use.
+/// For `products = "fp8"`: the matrices of attention and of a dense MLP, forward, and backward for
+/// the gradients of rows. Terms are padded with zeros to a multiple of 512, where libtorch's two
+/// layouts of a matrix's scales are equal. The matrices of a mixture have no such GEMM: theirs read
+/// the bf16 numbers nearest to those that the codes stand for. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +16,7 @@
 
 #include "kernels/cuda/device/stream.h"
 #include "kernels/models/config.h"
+#include "kernels/models/tensors.h"
 
 namespace primerl {
 
@@ -46,6 +48,9 @@ class Fp8Weights {
  public:
   /// Adds `weight` [columns, terms]; the next quantise_all() computes its codes.
   std::shared_ptr<const Fp8Weight> add(const at::Tensor& weight, bool is_trained);
+  /// Adds `weight` [columns, terms] or [experts, columns, terms]. Returns a tensor of its shape and
+  /// type, which the next quantise_all() fills with the rounded numbers.
+  at::Tensor add_rounded(const at::Tensor& weight);
   /// Recomputes all codes; must be called after every change of the matrices.
   Status quantise_all(const CudaStream& stream) const;
 
@@ -54,13 +59,22 @@ class Fp8Weights {
     at::Tensor weight;
     std::shared_ptr<const Fp8Weight> codes;
   };
+  struct Rounded {
+    at::Tensor weight, to;
+  };
   std::vector<Coded> all_;
+  std::vector<Rounded> rounded_;
 };
 
-/// Whether the parameter of that name is used as FP8.
-bool is_fp8_weight(std::string_view name);
-/// Bytes of all FP8 matrices of a model.
-double fp8_bytes(const ModelConfig& config, bool is_trained);
+/// The first `rows` rows of x [.., width], rounded: a scale for each 128 numbers of a row.
+at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream);
+
+/// How GEMMs with a parameter of a model read FP8 numbers.
+enum class Fp8Use : uint8_t { kNone, kCodes, kRounded };
+Fp8Use fp8_use(const Parameter& parameter);
+/// Bytes of all FP8 matrices of a model, and of what rounding them and `rows` rows of a mixture
+/// allocates for a time.
+double fp8_bytes(const ModelConfig& config, bool is_trained, int64_t rows);
 /// Why FP8 GEMMs, requested by `products`, are not available for a model on a CUDA device; ok if
 /// `products` requests none.
 Status check_products(std::string_view products, std::string_view dtype, const ModelConfig& config,

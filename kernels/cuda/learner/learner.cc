@@ -165,7 +165,11 @@ CudaParameter CudaBackend::parameter(std::string_view name) const {
 /// For the training pass, which calls it once per name.
 CudaParameter CudaBackend::with_codes(std::string_view name) {
   CudaParameter found = parameter(name);
-  if (options_.products == "fp8" && is_fp8_weight(name)) found.fp8 = fp8_.add(found.weight, true);
+  const Parameter* parameter = options_.products == "fp8" ? table_.find(name) : nullptr;
+  if (parameter == nullptr) return found;
+  const Fp8Use use = fp8_use(*parameter);
+  if (use == Fp8Use::kCodes) found.fp8 = fp8_.add(found.weight, true);
+  if (use == Fp8Use::kRounded) found.rounded = fp8_.add_rounded(found.weight);
   return found;
 }
 

@@ -13,7 +13,7 @@ LearnerBytes learner_bytes(const LearnerOptions& options, const ModelConfig& con
   const at::ScalarType type = type_named(options.dtype);
   const TensorTable table(config);
   const auto count = static_cast<double>(table.count());
-  const double fp8 = options.products == "fp8" ? fp8_bytes(config, true) : 0.0;
+  const double fp8 = options.products == "fp8" ? fp8_bytes(config, true, rows) : 0.0;
   LearnerBytes bytes = {
       count * CudaTrainedWeights::bytes_of_parameter(type) + fp8,
       CudaTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),

@@ -11,6 +11,14 @@
 #include "kernels/cuda/layers/swiglu.h"
 
 namespace primerl {
+namespace {
+
+/// The matrix that GEMMs read.
+const at::Tensor& matrix_of(const CudaParameter& weight) {
+  return weight.rounded.defined() ? weight.rounded : weight.weight;
+}
+
+}  // namespace
 
 CudaTrainingMixture::CudaTrainingMixture(const ModelConfig& config, at::ScalarType type,
                                          LearnerAdapters* adapters, const CudaStream& stream)
@@ -158,10 +166,14 @@ Status CudaTrainingMixture::combine(const Rows& rows, const at::Tensor& x,
       "sum over experts");
 }
 
+at::Tensor CudaTrainingMixture::read(const CudaParameter& weight, const at::Tensor& x) const {
+  return weight.rounded.defined() ? rounded_rows(x.size(0), x, stream_) : x;
+}
+
 void CudaTrainingMixture::gemm(const at::Tensor& x, const CudaParameter& weight,
                                const at::Tensor& y) const {
   at::Tensor to = y;
-  at::mm_out(to, x, weight.weight.t());
+  at::mm_out(to, read(weight, x), matrix_of(weight).t());
   if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, x, to);
 }
 
@@ -178,7 +190,8 @@ Result<CudaTrainingMixture::Rows> CudaTrainingMixture::forward(const Weights& we
   if (on_gate_up != nullptr || on_down != nullptr) {
     ASSIGN_OR_RETURN(rows.adapters, adapters_->sort_rows(rows.sources, rows.ends));
   }
-  rows.gate_up = grouped(rows, rows.gathered, weights.gate_up.weight.transpose(1, 2));
+  rows.gate_up = grouped(rows, read(weights.gate_up, rows.gathered),
+                         matrix_of(weights.gate_up).transpose(1, 2));
   if (on_gate_up != nullptr)
     adapters_->forward(*on_gate_up, rows.adapters, rows.gathered, rows.gate_up);
   rows.activated = at::empty({num_pairs, spec_.width}, x.options());
@@ -194,7 +207,8 @@ Result<CudaTrainingMixture::Rows> CudaTrainingMixture::forward(const Weights& we
     gemm(rows.shared_activated, weights.shared_down, y);
   else
     y.zero_();
-  const at::Tensor outputs = grouped(rows, rows.activated, weights.down.weight.transpose(1, 2));
+  const at::Tensor outputs =
+      grouped(rows, read(weights.down, rows.activated), matrix_of(weights.down).transpose(1, 2));
   if (on_down != nullptr) adapters_->forward(*on_down, rows.adapters, rows.activated, outputs);
   RETURN_IF_ERROR(combine(rows, outputs, rows.weights, y));
   return rows;
@@ -213,7 +227,7 @@ Status CudaTrainingMixture::backward(const Weights& weights, const Rows& rows, c
     RETURN_IF_ERROR(gather(dy, rows.sources, grads));
     // Before the routing weights are applied: dy . (the expert's output) = its gradient .
     // activated, with and without adapters.
-    dactivated = grouped(rows, grads, weights.down.weight);
+    dactivated = grouped(rows, grads, matrix_of(weights.down));
     if (weights.down.adapters != nullptr)
       adapters_->backward(*weights.down.adapters, rows.adapters, rows.activated, grads, dactivated,
                           by_sorted_row);
@@ -235,7 +249,7 @@ Status CudaTrainingMixture::backward(const Weights& weights, const Rows& rows, c
   RETURN_IF_ERROR(apply_swiglu_backward(dactivated.size(0), rows.gate_up, dactivated, stream_));
   dactivated.reset();
   add_gradient(rows, rows.gate_up, rows.gathered, weights.gate_up.gradient);
-  const at::Tensor dgathered = grouped(rows, rows.gate_up, weights.gate_up.weight);
+  const at::Tensor dgathered = grouped(rows, rows.gate_up, matrix_of(weights.gate_up));
   if (weights.gate_up.adapters != nullptr)
     adapters_->backward(*weights.gate_up.adapters, rows.adapters, rows.gathered, rows.gate_up,
                         dgathered, {});
@@ -268,14 +282,14 @@ Status CudaTrainingMixture::backward_shared(const Weights& weights, const Rows& 
                                             const at::Tensor& x, const at::Tensor& dy,
                                             const at::Tensor& dx) const {
   add_gemm(dy, rows.shared_activated, weights.shared_down.gradient);
-  const at::Tensor dactivated = at::mm(dy, weights.shared_down.weight);
+  const at::Tensor dactivated = at::mm(dy, matrix_of(weights.shared_down));
   if (weights.shared_down.adapters != nullptr)
     adapters_->backward(*weights.shared_down.adapters, rows.shared_activated, dy, dactivated);
   RETURN_IF_ERROR(
       apply_swiglu_backward(dactivated.size(0), rows.shared_gate_up, dactivated, stream_));
   add_gemm(rows.shared_gate_up, x, weights.shared_gate_up.gradient);
   at::Tensor to = dx;
-  at::addmm_out(to, to, rows.shared_gate_up, weights.shared_gate_up.weight);
+  at::addmm_out(to, to, rows.shared_gate_up, matrix_of(weights.shared_gate_up));
   if (weights.shared_gate_up.adapters != nullptr)
     adapters_->backward(*weights.shared_gate_up.adapters, x, rows.shared_gate_up, dx);
   return ok();

@@ -81,6 +81,8 @@ class CudaTrainingMixture {
   Status backward_shared(const Weights& weights, const Rows& rows, const at::Tensor& x,
                          const at::Tensor& dy, const at::Tensor& dx) const;
   void add_gemm(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gradient) const;
+  /// The rows that GEMMs with `weight` read: x, or x rounded to FP8 numbers.
+  at::Tensor read(const CudaParameter& weight, const at::Tensor& x) const;
 
   const ModelConfig& config_;
   const MoeSpec& spec_;

@@ -32,7 +32,8 @@ struct CudaParameter {
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: no adapters
   at::Tensor exact = {};                             // the fp32 weight, if there is one
-  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`
+  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`, or
+  at::Tensor rounded = {};                           // this, if it is there, and rounded rows
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* grad() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
