@@ -296,6 +296,43 @@ class Balancer {
   std::vector<std::vector<int64_t>> rows_;  // by rank and bin
 };
 
+/// The same documents in as many bins of nearly equal cost: the costliest first, each into the
+/// cheapest bin with space for it. A document without space: the plan stays as it is.
+RankPlan evened_out(std::span<const Document> documents, int64_t rows_max, const RankPlan& plan) {
+  std::vector<size_t> all;
+  for (const auto& bin : plan) all.insert(all.end(), bin.begin(), bin.end());
+  std::ranges::sort(all);
+  std::ranges::stable_sort(all, std::greater<>(), [&](size_t i) { return documents[i].cost; });
+  RankPlan even(plan.size());
+  std::vector<double> costs(plan.size());
+  std::vector<int64_t> rows(plan.size());
+  for (const size_t i : all) {
+    std::optional<size_t> cheapest;
+    for (size_t b = 0; b < even.size(); ++b)
+      if (rows[b] + documents[i].rows <= rows_max && (!cheapest || costs[b] < costs[*cheapest]))
+        cheapest = b;
+    if (!cheapest) return plan;
+    even[*cheapest].push_back(i);
+    costs[*cheapest] += documents[i].cost;
+    rows[*cheapest] += documents[i].rows;
+  }
+  return even;
+}
+
+/// Sorts the documents of each bin, and bins by falling cost. Returns the cost of a step whose
+/// ranks wait for each other after each micro-batch.
+double arrange(std::span<const Document> documents, std::vector<RankPlan>& plans) {
+  std::vector<double> greatest(plans.front().size());
+  for (RankPlan& plan : plans) {
+    for (auto& bin : plan) std::ranges::sort(bin);
+    std::ranges::stable_sort(plan, std::greater<>(),
+                             [&](const auto& bin) { return cost_of(documents, bin); });
+    for (size_t b = 0; b < plan.size(); ++b)
+      greatest[b] = std::max(greatest[b], cost_of(documents, plan[b]));
+  }
+  return std::accumulate(greatest.begin(), greatest.end(), 0.0);
+}
+
 }  // namespace
 
 double RowCosts::of(int64_t rows) const {
@@ -350,12 +387,10 @@ std::vector<RankPlan> share_over_ranks(std::span<const Document> documents, int6
   split_bins(documents, (bins.size() + count - 1) / count * count, bins);
   auto plans = assign(documents, std::move(bins), count);
   Balancer(documents, rows_max, plans).run();
-  for (RankPlan& plan : plans) {
-    for (auto& bin : plan) std::ranges::sort(bin);
-    std::ranges::stable_sort(plan, std::greater<>(),
-                             [&](const auto& bin) { return cost_of(documents, bin); });
-  }
-  return plans;
+  std::vector<RankPlan> even;
+  for (const RankPlan& plan : plans) even.push_back(evened_out(documents, rows_max, plan));
+  const double cost = arrange(documents, plans);
+  return arrange(documents, even) < cost ? even : plans;
 }
 
 }  // namespace primerl

@@ -169,6 +169,15 @@ TEST(ShareOverRanks, TiesGoToTheLowerIndex) {
   expect_valid(free, share_over_ranks(free, 1000, 4), 1000);
 }
 
+/// First fit leaves micro-batches of 5 documents and fewer, which ranks do not have at equal times.
+TEST(ShareOverRanks, RanksDoNotWaitForEachOtherAfterAMicroBatch) {
+  const std::vector<Document> equal(128, {1500, 1});
+  for (const RankPlan& plan : share_over_ranks(equal, 8192, 8)) {
+    ASSERT_EQ(plan.size(), 4U);
+    for (const auto& bin : plan) EXPECT_EQ(bin.size(), 4U);
+  }
+}
+
 /// Without an exchange of documents the greatest is 8 + 2 (limit 10): 8 2 | 7 | 5 4.
 TEST(ShareOverRanks, DocumentsChangePlacesBetweenTheMicroBatchesOfRanks) {
   std::vector<Document> documents;
