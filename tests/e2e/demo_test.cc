@@ -153,6 +153,24 @@ TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
   EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);
 }
 
+TEST_F(Demo, Fp8NumbersAreTheSameToEngineAndLearnerAndToAReplay) {
+  auto words = first_step();
+  words[1] = "3";
+  for (const char* resource : {"engine", "learner"})
+    words.insert(words.end(), {"--set", fmt::format("resource.{}.products=fp8", resource)});
+  const auto end = run(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& step : lines_of(folder() / "metrics.jsonl"))
+    EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
+  const auto replayed = run_graph_program({"replay", folder().string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.err;
+  EXPECT_THAT(replayed.out, HasSubstr("identical"));
+  // The checkpoint has the masters, which are rounded again.
+  const auto more = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "4"});
+  ASSERT_EQ(more.code, 0) << more.err;
+  EXPECT_EQ(*lines_of(folder() / "metrics.jsonl").at(3).get_double("mismatch_kl/all/max"), 0);
+}
+
 TEST_F(Demo, ACheckpointsAdapterGeneratesOnItsModelAlone) {
   ASSERT_EQ(run(with_adapter({"--max-steps", "2"})).code, 0);
   const std::string adapter = (folder() / "checkpoints/step_2/weights").string();
