@@ -70,6 +70,9 @@ struct ResourceContract {
   /// reads the folder that the adapter starts from, if it has one. Empty = known only when it is
   /// created.
   std::function<Status(const std::string& folder, const Tenant& tenant)> check_adapter = {};
+  /// An error if it cannot train `tenant` by its rules and those of `options` together. The error
+  /// quotes the options concerned. Empty = known only when it is created.
+  std::function<Status(const void* options, const Tenant& tenant)> check_tenant = {};
   /// The model and device of a resource.
   struct Setup {
     std::string folder;  // of its model; "" = no model

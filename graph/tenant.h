@@ -95,10 +95,19 @@ struct TenantAdvantage {
 };
 
 /// `[tenant.x] optimizer = { ... }`: values that differ from the learner's optimizer. A number
-/// below 0 means the learner's value.
+/// below 0 and an empty kind mean the learner's value, or the kind's own if the tenant has another
+/// kind. The meanings are those of OptimizerOptions (kernels/train/options.h).
 struct TenantOptimizer {
+  std::string kind;
   double lr = -1;
   double weight_decay = -1;
+  double beta1 = -1;
+  double beta2 = -1;
+  double epsilon = -1;
+  double momentum = -1;
+  double decay_rate = -1;
+  double update_clip = -1;
+  double scale_min = -1;
   double max_norm = -1;
 };
 

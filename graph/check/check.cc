@@ -30,6 +30,7 @@ void check_graph(Draft& draft) {
         check_stops,          check_recompute,        check_adapter_slots,   check_tokenizers,
         check_files,          check_setups,           check_machine_cpus,    check_idle_options})
     rule(draft);
+  check_training(draft);
 }
 
 }  // namespace primerl

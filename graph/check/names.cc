@@ -80,11 +80,25 @@ void note_digests(const OptionSet& options, const Table& table, void* bound, Dra
   }
 }
 
+std::optional<Span> quoted_span(const Table& table, const Error& fault) {
+  const auto is_quoted = [&](const std::string& key) {
+    return fault.message().find(fmt::format("'{}'", key)) != std::string::npos;
+  };
+  std::optional<Span> whole;  // of a table whose key is quoted, without the key in it
+  for (const Entry& entry : table.entries) {
+    if (is_quoted(entry.key)) return entry.value.span;
+    if (!entry.value.is_table()) continue;
+    for (const Entry& nested : entry.value.as_table().entries)
+      if (is_quoted(fmt::format("{}.{}", entry.key, nested.key))) return nested.value.span;
+    if (!whole && fault.message().find(fmt::format("'{}.", entry.key)) != std::string::npos)
+      whole = entry.value.span;
+  }
+  return whole;
+}
+
 void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,
                     const Error& fault) {
-  for (auto entry = table.entries.rbegin(); entry != table.entries.rend(); ++entry)
-    if (fault.message().find(fmt::format("'{}'", entry->key)) != std::string::npos)
-      span = entry->value.span;
+  span = quoted_span(table, fault).value_or(span);
   auto& found =
       draft.diagnostics.error("G085", span, "{} refuses its options: {}", what, fault.message());
   for (const auto& note : fault.notes()) found.note(note);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,9 @@ void resolve_files(const OptionSet& options, const Table& table, void* bound,
 /// Fills the empty options "X_sha256" and "X_bytes" with SHA-256 and size of the files that option
 /// "X" names, so that a record says what was in them. Reports G046 if one cannot be read.
 void note_digests(const OptionSet& options, const Table& table, void* bound, Draft& draft);
+
+/// The position of the option of `table` that `fault` quotes, 'x' or 'x.y'; empty: of none.
+std::optional<Span> quoted_span(const Table& table, const Error& fault);
 
 /// Reports G085: each option of `table` is in its range, but they do not fit together. The position
 /// is the option that `fault` quotes, else `span`.

@@ -284,6 +284,27 @@ void check_idle_options(Draft& draft) {
   }
 }
 
+/// Values of a tenant and of its learner may be valid alone, but not together.
+void check_training(Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    const auto* const contract = resource.contract;
+    if (contract == nullptr || !contract->check_tenant) continue;
+    if (contract->validate && !contract->validate(resource.options.get()).ok()) continue;
+    for (const auto& tenant : draft.tenants) {
+      const Status valid = contract->check_tenant(resource.options.get(), tenant.tenant);
+      if (valid.ok()) continue;
+      if (quoted_span(*tenant.spec->table, valid.error())) {
+        refuse_options(draft, *tenant.spec->table, tenant.spec->name_span,
+                       fmt::format("tenant '{}'", tenant.spec->name), valid.error());
+        continue;
+      }
+      refuse_options(draft, *resource.spec->table, resource.spec->name_span,
+                     fmt::format("resource '{}'", resource.spec->name), valid.error());
+      break;  // the same for the next tenant
+    }
+  }
+}
+
 void check_unused(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.users.empty()) continue;

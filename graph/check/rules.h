@@ -59,6 +59,7 @@ void check_resource_copies(Draft& draft);  // G041, G045, G055
 void check_shared_learners(Draft& draft);  // G048
 void check_adapter_slots(Draft& draft);    // G074 (a warning)
 void check_idle_options(Draft& draft);     // G090 (a warning)
+void check_training(Draft& draft);         // G085
 void check_unused(Draft& draft);           // G043
 void check_weights(Draft& draft);          // G087
 void check_threads(Draft& draft);          // G047 (a warning)

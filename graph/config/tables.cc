@@ -154,9 +154,24 @@ OptionSet advantage_options() {
 
 OptionSet optimizer_options() {
   using O = TenantOptimizer;
+  const Constraint number = at_least(-1), fraction = from_below(-1, 1);
   return OptionsOf<O>()
+      .field("kind", &O::kind, any(), "the optimizer; \"\" = the learner's")
       .field("lr", &O::lr, at_least(-1), "learning rate after the warm-up; -1 = the learner's")
-      .field("weight_decay", &O::weight_decay, at_least(-1), "decoupled decay; -1 = the learner's")
+      .field("weight_decay", &O::weight_decay, number, "weight decay; -1 = the learner's")
+      .field("beta1", &O::beta1, fraction,
+             "decay of the first moment; -1 = the learner's, or the optimizer's own if the learner "
+             "has another")
+      .field("beta2", &O::beta2, fraction, "decay of the second moment; -1 as in beta1")
+      .field("epsilon", &O::epsilon, number, "added to the root; -1 as in beta1")
+      .field("momentum", &O::momentum, fraction,
+             "decay of the gradients of earlier steps; -1 as in beta1")
+      .field("decay_rate", &O::decay_rate, number,
+             "exponent of the second moment of adafactor; -1 as in beta1")
+      .field("update_clip", &O::update_clip, number,
+             "most root mean square of an update of adafactor; -1 as in beta1")
+      .field("scale_min", &O::scale_min, number,
+             "least scale of a step of adafactor; -1 as in beta1")
       .field("max_norm", &O::max_norm, at_least(-1),
              "gradients are clipped to this L2 norm; 0 = off, -1 = the learner's")
       .take();
@@ -165,7 +180,7 @@ OptionSet optimizer_options() {
 OptionSet schedule_options() {
   using S = TenantSchedule;
   return OptionsOf<S>()
-      .field("kind", &S::kind, one_of({"", "constant", "linear", "cosine"}),
+      .field("kind", &S::kind, one_of({"", "constant", "linear", "cosine", "wsd"}),
              "how the learning rate decreases; \"\" = the learner's")
       .field("warmup_steps", &S::warmup_steps, between(-1, INT32_MAX) | unit("steps"),
              "first steps, in which the rate rises to lr; -1 = the learner's")

@@ -228,7 +228,7 @@ Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
     return is_dumped ? dump_.write(options_.debug.dump_folder) : ok();
   }
   add_means(step.sums, report);
-  RETURN_IF_ERROR(backend_->update(slot, trained_[slot].rules.optimizer, report));
+  RETURN_IF_ERROR(backend_->update(slot, report));
   return is_dumped ? dump(slot) : ok();
 }
 

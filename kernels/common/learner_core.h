@@ -72,7 +72,7 @@ class LearnerBackend {
                                              bool is_of_reference) = 0;
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
   /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
-  virtual Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) = 0;
+  virtual Status update(size_t slot, TrainReport& report) = 0;
   /// Adds the tensors that engines apply.
   virtual Status snapshot(size_t slot, WeightSnapshot& snapshot) = 0;
   virtual Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) = 0;

@@ -80,21 +80,4 @@ void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
   sums.ratio_squared += token.ratio * token.ratio;
 }
 
-AdamwArgs adamw_args(const OptimizerOptions& options, const TrainReport& report,
-                     int64_t num_steps) {
-  const double max_norm = options.max_norm;
-  const bool clip = max_norm > 0 && report.grad_norm > max_norm;
-  const auto steps = static_cast<double>(num_steps);
-  AdamwArgs args;
-  args.gradient_scale = clip ? static_cast<float>(max_norm / report.grad_norm) : 1.0F;
-  args.lr = static_cast<float>(report.learning_rate);
-  args.weight_decay = static_cast<float>(options.weight_decay);
-  args.beta1 = static_cast<float>(options.beta1);
-  args.beta2 = static_cast<float>(options.beta2);
-  args.epsilon = static_cast<float>(options.epsilon);
-  args.correction1 = static_cast<float>(1 - std::pow(options.beta1, steps));
-  args.correction2 = static_cast<float>(1 - std::pow(options.beta2, steps));
-  return args;
-}
-
 }  // namespace primerl

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/ops/ops.h"
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/loss.h"
@@ -30,8 +29,5 @@ void add_means(const LossSums& sums, TrainReport& report);
 TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part);
 /// Adds the loss of a token to the sums.
 void add_token(const TokenLoss& token, double entropy, LossSums& sums);
-
-/// The arguments of AdamW step `num_steps`, from 1, without the arrays.
-AdamwArgs adamw_args(const OptimizerOptions& options, const TrainReport& report, int64_t num_steps);
 
 }  // namespace primerl

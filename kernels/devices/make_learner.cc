@@ -8,6 +8,7 @@
 #include "kernels/devices/make.h"
 #include "kernels/sizing/memory.h"
 #include "kernels/sizing/setup.h"
+#include "kernels/train/optimizer.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 #ifdef PRIMERL_CUDA_ENGINE
@@ -22,20 +23,8 @@ Status check_rules(const TrainingRules& rules) {
   if (objective_of(rules.loss).mean == LossMean::kConstant && rules.loss.mean_tokens == 0)
     return error(Code::kInvalid,
                  "mean = \"constant\" needs mean_tokens, the divisor of a sequence");
-  RETURN_IF_ERROR(validate(rules.schedule, rules.optimizer.lr, rules.max_steps));
-  const OptimizerOptions& optimizer = rules.optimizer;
-  if (optimizer.kind != "adamw")
-    return error(Code::kInvalid, "unknown optimizer '{}'", optimizer.kind)
-        .note("known optimizers: adamw");
-  const auto fraction = [](double value) { return value >= 0 && value < 1; };
-  if (!fraction(optimizer.beta1) || !fraction(optimizer.beta2))
-    return error(Code::kInvalid, "beta1 {} and beta2 {} must be in [0, 1)", optimizer.beta1,
-                 optimizer.beta2);
-  if (!(optimizer.epsilon > 0) || !(optimizer.weight_decay >= 0) || !(optimizer.max_norm >= 0))
-    return error(Code::kInvalid,
-                 "epsilon {} must be above 0, weight_decay {} and max_norm {} 0 or above",
-                 optimizer.epsilon, optimizer.weight_decay, optimizer.max_norm);
-  return ok();
+  RETURN_IF_ERROR(validate(rules.optimizer));
+  return validate(rules.schedule, rules.optimizer.lr, rules.max_steps);
 }
 
 Status check_options(const LearnerOptions& options) {
@@ -76,7 +65,8 @@ double bytes_needed(const LearnerOptions& options, const ModelConfig& config,
                     std::span<const AdapterTraining> adapters) {
   std::vector<TrainedAdapter> trained;
   for (const auto& training : adapters)
-    trained.push_back({fmt::format("{}", training.tenant), training.adapter});
+    trained.push_back(
+        {fmt::format("{}", training.tenant), training.adapter, training.rules.optimizer});
   return sum_of(learner_memory(options, config, trained, 0));
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/models/activations.h"
 #include "kernels/models/fp8_matrices.h"
+#include "kernels/train/optimizer.h"
 
 namespace primerl {
 namespace {
@@ -43,6 +44,17 @@ int64_t rounded_width(const ModelConfig& config) {
   const int64_t k = config.moe->experts_per_token;
   return std::max(
       {width, k * config.hidden_size, k * config.moe->width, int64_t{config.moe->shared_width}});
+}
+
+/// The state of an optimizer of whole weights, and what its steps need.
+void add_optimizer(const LearnerOptions& options, const TensorTable& table,
+                   std::vector<MemoryPart>& parts) {
+  const OptimizerPlan plan = plan_optimizer(options.optimizer, table);
+  if (const double state = state_bytes(options.optimizer, plan); state > 0)
+    parts.push_back({"optimizer moments", state});
+  if (const int64_t scratch = scratch_floats(plan); scratch > 0)
+    parts.push_back({"the largest matrix of an optimizer step, for each thread",
+                     kBytes * static_cast<double>(scratch * std::max(options.threads, 1))});
 }
 
 /// Elements of one row of the stages' buffers; layers of the same form share theirs.
@@ -122,22 +134,25 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   const TensorTable table(config);
   const double bytes = bytes_of(table);
   std::vector<MemoryPart> parts;
-  if (adapters.empty())
-    parts = {{"weights, which it trains", bytes},
-             {"gradients", bytes},
-             {"optimizer moments", 2 * bytes}};
-  else if (options.numerics == "fast")
+  if (adapters.empty()) {
+    parts = {{"weights, which it trains", bytes}, {"gradients", bytes}};
+    add_optimizer(options, table, parts);
+  } else if (options.numerics == "fast") {
     parts = {{"base weights of its own, as numerics = \"fast\" does not pack them", bytes}};
-  else
+  } else {
     parts = {base_of(table, options.products)};
+  }
   const bool is_fp8 = options.products == "fp8";
   if (is_fp8 && (adapters.empty() || options.numerics == "fast"))
     parts.push_back({"the matrices of layers, rounded to FP8", rounded_bytes(table)});
-  for (const auto& [tenant, adapter] : adapters)
+  for (const auto& [tenant, adapter, optimizer] : adapters) {
+    const AdapterTable trained(table, adapter);
     parts.push_back({fmt::format("adapter of tenant '{}' (rank {}), its gradients and optimizer "
                                  "moments",
                                  tenant, adapter.rank),
-                     4 * bytes_of(AdapterTable(table, adapter).tensors())});
+                     2 * bytes_of(trained.tensors()) +
+                         state_bytes(optimizer, plan_optimizer(optimizer, trained.tensors()))});
+  }
   if (rows == 0) return parts;
   const int64_t hidden = config.hidden_size;
   const int64_t head_rows = std::min(rows, training_logits_rows(config.vocab_size));
@@ -184,7 +199,7 @@ std::vector<MemoryPart> versions_memory(const ModelConfig& config,
                                         int64_t versions) {
   const TensorTable table(config);
   double bytes = adapters.empty() ? bytes_of(table) : 0;
-  for (const auto& [tenant, adapter] : adapters)
+  for (const auto& [tenant, adapter, optimizer] : adapters)
     bytes += bytes_of(AdapterTable(table, adapter).tensors());
   return {{fmt::format("{} versions of the weights, and the next one", versions),
            static_cast<double>(versions + 1) * bytes}};

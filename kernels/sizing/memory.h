@@ -27,10 +27,11 @@ double packed_bytes(const TensorTable& table);
 /// the next version while the first is in use, unless `has_second_set` is false.
 std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelConfig& config);
 
-/// An adapter that a learner trains, and its tenant.
+/// An adapter that a learner trains, its tenant and its optimizer.
 struct TrainedAdapter {
   std::string tenant;
-  AdapterConfig config;  // valid
+  AdapterConfig config;             // valid
+  OptimizerOptions optimizer = {};  // valid
 };
 /// A learner of whole weights or, with `adapters`, of those adapters on a frozen base; with fast
 /// numerics the base is not shared. `rows`: tokens of the largest micro-batch; 0: not counted.

@@ -37,7 +37,13 @@ Status check_engine_setup(const EngineOptions& options, const ModelConfig& confi
 }
 
 Status check_learner_setup(const LearnerOptions& options) {
-  return check_numbers(options, "a learner");
+  RETURN_IF_ERROR(check_numbers(options, "a learner"));
+  if (options.device == "cpu" && options.optimizer.moments_on == "host")
+    return error(Code::kInvalid,
+                 "'optimizer.moments_on' is \"host\": a learner on the CPU has no "
+                 "other memory")
+        .note("leave it out, or place the learner on a CUDA device");
+  return ok();
 }
 
 }  // namespace primerl

@@ -1,72 +1,105 @@
 #include "kernels/train/optimizer_state.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
+#include <map>
 #include <span>
 #include <string>
 #include <system_error>
 
 #include "graph/base/files.h"
+#include "graph/base/json.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
 namespace {
 
-constexpr std::string_view kFirst = "first_moment.", kSecond = "second_moment.";
-constexpr int64_t kFormat = 1;
+/// 1: written by adamw alone, without its name, and with arrays of untrained tensors.
+constexpr int64_t kFormatOfAdamw = 1;
+constexpr int64_t kFormat = 2;
 constexpr size_t kStateBytesMax = size_t{1} << 20;
 
-void add_named(std::string_view prefix, std::vector<WeightTensor> tensors,
-               std::vector<WeightTensor>& all) {
-  for (auto& tensor : tensors) {
-    tensor.name.insert(0, prefix);
-    all.push_back(std::move(tensor));
-  }
+struct Header {
+  int64_t format = 0;
+  std::string kind;
+  int64_t num_steps = 0;
+};
+
+Result<Header> read_header(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kStateBytesMax));
+  ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
+  const auto format = json.get_int("format"), num_steps = json.get_int("num_steps");
+  const bool is_known = format.ok() && (*format == kFormat || *format == kFormatOfAdamw);
+  if (!is_known || !num_steps.ok() || *num_steps < 0)
+    return error(Code::kCorrupt, "{}: it needs 'format' {} or {} and 'num_steps' of at least 0",
+                 file.string(), kFormatOfAdamw, kFormat);
+  if (*format == kFormatOfAdamw) return Header{*format, "adamw", *num_steps};
+  auto kind = json.get_string("kind");
+  if (!kind.ok())
+    return error(Code::kCorrupt, "{}: it needs 'kind', the optimizer's name", file.string());
+  return Header{*format, std::move(kind).value(), *num_steps};
+}
+
+bool is_state_of(const WeightTensor& read, const StateTensor& wanted) {
+  return read.shape == wanted.file_shape &&
+         (read.type == DataType::kF32 || read.type == DataType::kBF16);
+}
+
+Error misfit(const std::filesystem::path& file, const StateTensor& wanted,
+             const WeightTensor* read) {
+  if (read == nullptr)
+    return error(Code::kCorrupt, "{}: '{}' is missing", file.string(), wanted.name);
+  return error(Code::kCorrupt, "{}: '{}' is {} [{}], it must be F32 or BF16 [{}]", file.string(),
+               wanted.name, to_string(read->type), fmt::join(read->shape, ", "),
+               fmt::join(wanted.file_shape, ", "));
 }
 
 }  // namespace
 
-Status write_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
-                             const OptimizerState& state) {
+Status write_optimizer_state(const std::filesystem::path& folder, std::string_view kind,
+                             int64_t num_steps, const std::vector<WeightTensor>& tensors) {
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
-  std::vector<WeightTensor> tensors;
-  add_named(kFirst, view_parameters(table, state.first_moments), tensors);
-  add_named(kSecond, view_parameters(table, state.second_moments), tensors);
   RETURN_IF_ERROR(write_safetensors(folder / "optimizer.safetensors", tensors));
-  const std::string text =
-      Json::object().set("format", kFormat).set("num_steps", state.num_steps).dump(2) + "\n";
+  const std::string text = Json::object()
+                               .set("format", kFormat)
+                               .set("kind", std::string(kind))
+                               .set("num_steps", num_steps)
+                               .dump(2) +
+                           "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
   RETURN_IF_ERROR(write_file_synced(folder / "state.json", parts));
   return system_files().sync(folder);
 }
 
-Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
-                                     float* first_moments, float* second_moments) {
-  const auto file = folder / "state.json", moments = folder / "optimizer.safetensors";
-  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kStateBytesMax));
-  ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
-  const auto format = json.get_int("format"), num_steps = json.get_int("num_steps");
-  if (!format.ok() || *format != kFormat || !num_steps.ok() || *num_steps < 0)
-    return error(Code::kCorrupt, "{}: it needs 'format' {} and 'num_steps' of at least 0",
-                 file.string(), kFormat);
-  ASSIGN_OR_RETURN(auto tensors, read_safetensors(moments));
-  std::vector<WeightTensor> first, second;
-  for (auto& tensor : tensors) {
-    const bool is_first = tensor.name.starts_with(kFirst);
-    if (!is_first && !tensor.name.starts_with(kSecond))
-      return error(Code::kCorrupt, "{}: tensor '{}' is not a moment", moments.string(),
-                   tensor.name);
-    tensor.name.erase(0, is_first ? kFirst.size() : kSecond.size());
-    (is_first ? first : second).push_back(std::move(tensor));
+Result<OptimizerState> read_optimizer_state(const std::filesystem::path& folder,
+                                            std::string_view kind, const OptimizerPlan& plan) {
+  const auto file = folder / "optimizer.safetensors";
+  ASSIGN_OR_RETURN(const Header header, read_header(folder / "state.json"));
+  if (header.kind != kind)
+    return error(Code::kInvalid, "{}: optimizer '{}' wrote it, this one is '{}'",
+                 (folder / "state.json").string(), header.kind, kind)
+        .note(fmt::format("resume with optimizer.kind = \"{}\", or start a new run from weights/",
+                          header.kind));
+  ASSIGN_OR_RETURN(auto all, read_safetensors(file));
+  std::map<std::string_view, WeightTensor*> by_name;
+  for (WeightTensor& tensor : all) by_name.emplace(tensor.name, &tensor);
+  OptimizerState state{header.num_steps, {}};
+  state.tensors.reserve(plan.tensors.size());
+  for (const StateTensor& wanted : plan.tensors) {
+    const auto found = by_name.find(wanted.name);
+    WeightTensor* const read = found == by_name.end() ? nullptr : found->second;
+    if (read == nullptr || !is_state_of(*read, wanted)) return misfit(file, wanted, read);
+    by_name.erase(found);
+    state.tensors.push_back(std::move(*read));
   }
-  // Both are checked before any value is written.
-  const auto checked = match_tensors(table, second);
-  Status filled =
-      checked.ok() ? fill_parameters(table, first, first_moments) : Status(checked.error());
-  if (filled.ok()) filled = fill_parameters(table, second, second_moments);
-  if (!filled.ok()) return Error(filled.error()).while_doing(moments.string());
-  return *num_steps;
+  if (header.format == kFormat && !by_name.empty())
+    return error(Code::kCorrupt, "{}: tensor '{}' is not of the state of '{}'", file.string(),
+                 by_name.begin()->first, kind);
+  return state;
 }
 
 }  // namespace primerl

@@ -1,27 +1,29 @@
 /// The state of an optimizer on disk: `learner/optimizer.safetensors` and `learner/state.json`.
-/// Independent of torch. Moments are named like their weights, with the prefix "first_moment." or
-/// "second_moment.".
+/// Arrays are those of OptimizerPlan::tensors. Independent of torch.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
-#include "kernels/models/tensors.h"
+#include "kernels/train/optimizer.h"
+#include "kernels/weights/snapshot.h"
 
 namespace primerl {
 
+/// Creates `folder`, writes both files and syncs them. `tensors`: the arrays of the state.
+Status write_optimizer_state(const std::filesystem::path& folder, std::string_view kind,
+                             int64_t num_steps, const std::vector<WeightTensor>& tensors);
+
 struct OptimizerState {
   int64_t num_steps = 0;
-  const float* first_moments = nullptr;  // [table.count()]
-  const float* second_moments = nullptr;
+  std::vector<WeightTensor> tensors;  // in the order of the plan's; F32 or BF16
 };
 
-/// Creates `folder`, writes both files and syncs them.
-Status write_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
-                             const OptimizerState& state);
-
-/// Fills the moments and returns the number of finished steps; an error leaves them unchanged.
-Result<int64_t> read_optimizer_state(const std::filesystem::path& folder, const TensorTable& table,
-                                     float* first_moments, float* second_moments);
+/// Reads what an optimizer of `kind` wrote. kInvalid: another kind wrote it. kCorrupt: a file is
+/// not what it should be, or an array is missing, unknown or of another shape.
+Result<OptimizerState> read_optimizer_state(const std::filesystem::path& folder,
+                                            std::string_view kind, const OptimizerPlan& plan);
 
 }  // namespace primerl

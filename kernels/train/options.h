@@ -32,18 +32,27 @@ struct LossOptions {
   OwnObjectives own = {};        // not an option: where `kind` is looked up too
 };
 
+/// How weights follow gradients. A number below 0 means the kind's own (optimizer.h).
 struct OptimizerOptions {
-  std::string kind = "adamw";
+  std::string kind = "adamw";  // "adamw", "muon", "sgd", "sign_sgd" or "adafactor"
   double lr = 1e-6;
   double weight_decay = 0.01;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double max_norm = 1.0;  // global L2 clip; 0 = off
+  double beta1 = -1;        // decay of the first moment (adamw, and muon's other tensors)
+  double beta2 = -1;        // decay of the second moment
+  double epsilon = -1;      // added to the root; the smallest root of adafactor
+  double momentum = -1;     // decay of the sum of gradients (muon, sgd)
+  bool nesterov = true;     // the step looks ahead along the momentum (muon, sgd)
+  double decay_rate = -1;   // adafactor: the second moment keeps 1 - step^-decay_rate
+  double update_clip = -1;  // adafactor: most root mean square of an update
+  double scale_min = -1;    // adafactor: least root mean square of weights that scales a step
+  double max_norm = 1.0;    // global L2 clip; 0 = off
+  std::vector<std::string> no_decay = {};  // "norms", "biases", "embeddings", "head"
+  std::string moments_dtype = "float32";   // or "bfloat16"
+  std::string moments_on = "device";       // or "host", beside a CUDA device
 };
 
 struct ScheduleOptions {
-  std::string kind = "constant";  // "constant", "linear" or "cosine"
+  std::string kind = "constant";  // "constant", "linear", "cosine" or "wsd"
   int32_t warmup_steps = 0;
   int32_t decay_steps = 0;  // number of last steps, of max_steps, that decay
   double min_lr = 0.0;

@@ -16,9 +16,9 @@ int64_t decay_length(const ScheduleOptions& schedule, int32_t max_steps) {
 
 Status validate(const ScheduleOptions& schedule, double lr, int32_t max_steps) {
   const auto& kind = schedule.kind;
-  if (kind != "constant" && kind != "linear" && kind != "cosine")
+  if (kind != "constant" && kind != "linear" && kind != "cosine" && kind != "wsd")
     return error(Code::kInvalid, "unknown schedule '{}'", kind)
-        .note("known schedules: constant, linear, cosine");
+        .note("known schedules: constant, linear, cosine, wsd");
   if (!std::isfinite(lr) || lr < 0)
     return error(Code::kInvalid, "learning rate {} is not valid", lr).note("it is 0 or above");
   if (schedule.warmup_steps < 0 || schedule.decay_steps < 0)
@@ -34,6 +34,9 @@ Status validate(const ScheduleOptions& schedule, double lr, int32_t max_steps) {
   if (schedule.warmup_steps + static_cast<int64_t>(schedule.decay_steps) > max_steps)
     return error(Code::kInvalid, "warmup_steps {} and decay_steps {} together exceed max_steps {}",
                  schedule.warmup_steps, schedule.decay_steps, max_steps);
+  if (kind == "wsd" && schedule.decay_steps == 0)
+    return error(Code::kInvalid, "schedule 'wsd' needs decay_steps of 1 or more")
+        .note("a tenth to a fifth of max_steps is usual");
   return ok();
 }
 
@@ -47,6 +50,7 @@ double learning_rate(const ScheduleOptions& schedule, double lr, int32_t max_ste
   const double done = static_cast<double>(step - 1 - (max_steps - length));
   const double progress = std::clamp(done / static_cast<double>(length), 0.0, 1.0);
   if (schedule.kind == "linear") return lr + (schedule.min_lr - lr) * progress;
+  if (schedule.kind == "wsd") return lr + (schedule.min_lr - lr) * std::sqrt(progress);
   return schedule.min_lr +
          (lr - schedule.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
 }

@@ -3,7 +3,9 @@
 /// Steps count from 1. Warm-up rises linearly over the first `warmup_steps` to `lr`, reaching it at
 /// step `warmup_steps + 1`. "linear" is flat and then falls to `min_lr` over the last `decay_steps`
 /// of `max_steps`; "cosine" falls along half a cosine over the same steps (all steps after the
-/// warm-up when `decay_steps` is 0); "constant" stays. Pure, no state.
+/// warm-up when `decay_steps` is 0); "wsd" is flat and then falls along 1 - sqrt, fast at first
+/// (Hägele et al., "Scaling laws and compute-optimal training beyond fixed training durations",
+/// 2024); "constant" stays. Pure, no state.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,8 @@ Result<AdapterConfig> config_of_snapshot(const std::vector<WeightTensor>& tensor
   std::memcpy(&factor, scaling->bytes.bytes().data(), sizeof(factor));
   config.rank = static_cast<int32_t>(rank);
   config.alpha = static_cast<double>(factor) * config.rank;  // exact
-  config.targets.assign(targets.begin(), targets.end());
+  config.targets.clear();
+  for (const auto& target : targets) config.targets.emplace_back(target);
   return config;
 }
 

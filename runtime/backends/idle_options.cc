@@ -50,6 +50,19 @@ void add_loss(const LearnerOptions& learner, std::span<const Tenant> tenants, Id
                     "write it in [tenant.<name>] loss, or remove the key"});
 }
 
+/// The same of optimizers.
+void add_optimizer(const LearnerOptions& learner, std::span<const Tenant> tenants,
+                   IdleOptions& idle) {
+  const auto has_another = [&](const TrainingRules& rules) {
+    return rules.optimizer.kind != learner.optimizer.kind;
+  };
+  if (!holds_for_all(tenants, learner, has_another)) return;
+  for (const char* option : {"beta1", "beta2", "epsilon", "momentum", "nesterov", "decay_rate",
+                             "update_clip", "scale_min", "moments_dtype", "moments_on"})
+    idle.push_back({fmt::format("optimizer.{}", option), "all tenants have another optimizer",
+                    "write it in [tenant.<name>] optimizer, or remove the key"});
+}
+
 void add_schedule(const LearnerOptions& learner, std::span<const Tenant> tenants,
                   IdleOptions& idle) {
   const auto has_none = [](const TrainingRules& rules) {
@@ -59,7 +72,7 @@ void add_schedule(const LearnerOptions& learner, std::span<const Tenant> tenants
   for (const char* option : {"decay_steps", "min_lr"})
     idle.push_back({fmt::format("schedule.{}", option),
                     "the schedule of all tenants is \"constant\"",
-                    "write schedule.kind = \"linear\" or \"cosine\", or remove the key"});
+                    "write schedule.kind = \"linear\", \"cosine\" or \"wsd\", or remove the key"});
 }
 
 }  // namespace
@@ -80,6 +93,7 @@ IdleOptions idle_learner_options(const void* options, const std::set<std::string
   const auto& learner = *static_cast<const LearnerOptions*>(options);
   IdleOptions idle;
   add_loss(learner, tenants, idle);
+  add_optimizer(learner, tenants, idle);
   add_schedule(learner, tenants, idle);
   if (!has_adapters(tenants))
     idle.push_back({"adapter_batch_tokens", kTrainsNoAdapter, kTrainAnAdapter});

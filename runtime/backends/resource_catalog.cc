@@ -13,6 +13,7 @@
 #include "kernels/sizing/memory.h"
 #include "kernels/sizing/setup.h"
 #include "kernels/text/tokenizer_file.h"
+#include "kernels/train/optimizer.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/idle_options.h"
 #include "runtime/backends/tenant_options.h"
@@ -191,13 +192,18 @@ Memory memory_of_engine(const void* options, const std::string& folder,
   return parts;
 }
 
-Result<std::vector<TrainedAdapter>> trained_adapters(std::span<const Tenant> tenants) {
+/// `learner`: null if only the adapters matter.
+Result<std::vector<TrainedAdapter>> trained_adapters(std::span<const Tenant> tenants,
+                                                     const LearnerOptions* learner = nullptr) {
   std::vector<TrainedAdapter> adapters;
   for (const Tenant& tenant : tenants) {
     if (!tenant.adapter.is_there()) continue;
     const AdapterConfig adapter = adapter_of(tenant, 0);
     RETURN_IF_ERROR(validate(adapter));
-    adapters.push_back({tenant.name, adapter});
+    TrainedAdapter& trained = adapters.emplace_back(tenant.name, adapter);
+    if (learner == nullptr) continue;
+    trained.optimizer = rules_of(tenant, *learner).optimizer;
+    RETURN_IF_ERROR(validate(trained.optimizer));
   }
   return adapters;
 }
@@ -205,8 +211,8 @@ Result<std::vector<TrainedAdapter>> trained_adapters(std::span<const Tenant> ten
 Memory memory_of_learner(const void* options, const std::string& folder,
                          std::span<const Tenant> tenants) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
-  ASSIGN_OR_RETURN(const auto adapters, trained_adapters(tenants));
   const auto& learner = *static_cast<const LearnerOptions*>(options);
+  ASSIGN_OR_RETURN(const auto adapters, trained_adapters(tenants, &learner));
   auto parts = learner_memory(learner, config, adapters,
                               micro_batch_rows(learner, tenants, config.max_positions));
   parts.push_back(libraries_memory());
@@ -278,14 +284,14 @@ ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFac
   return limit;
 }
 
-/// The error names 'loss', so that `check` points there.
 template <class S>
-Status validate_learner(const void* options) {
-  const Status valid = validate(static_cast<const S*>(options)->loss);
-  if (valid.ok()) return ok();
-  Error fault = error(Code::kInvalid, "'loss': {}", valid.error().message());
-  for (const auto& note : valid.error().notes()) (void)std::move(fault).note(note);
-  return fault;
+Status validate_options(const void* options) {
+  return validate_learner(*static_cast<const S*>(options));
+}
+
+template <class S>
+Status check_tenant_of(const void* options, const Tenant& tenant) {
+  return check_tenant(*static_cast<const S*>(options), tenant);
 }
 
 ResourceContract computing(std::string kind, std::string backend, std::string doc,
@@ -302,8 +308,11 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
   if (kind == "learner")
-    contract.validate = backend == "scripted" ? &validate_learner<ScriptedLearnerOptions>
-                                              : &validate_learner<LearnerOptions>;
+    contract.validate = backend == "scripted" ? &validate_options<ScriptedLearnerOptions>
+                                              : &validate_options<LearnerOptions>;
+  if (kind == "learner")
+    contract.check_tenant = backend == "scripted" ? &check_tenant_of<ScriptedLearnerOptions>
+                                                  : &check_tenant_of<LearnerOptions>;
   if (backend == "torch")
     contract.idle_options = kind == "engine" ? &idle_engine_options : &idle_learner_options;
   else

@@ -9,6 +9,8 @@
 #include "graph/base/random.h"
 #include "graph/catalog.h"
 #include "kernels/train/objective.h"
+#include "kernels/train/optimizer.h"
+#include "kernels/train/schedule.h"
 
 namespace primerl {
 namespace {
@@ -49,6 +51,40 @@ LossOptions loss_of(const Tenant& tenant, const LossOptions& of_learner) {
   return loss;
 }
 
+/// The numbers of another optimizer mean nothing to the tenant's. Rate, decay and clip mean the
+/// same for all.
+OptimizerOptions optimizer_of(const Tenant& tenant, const OptimizerOptions& of_learner) {
+  const TenantOptimizer& own = tenant.optimizer;
+  OptimizerOptions optimizer = of_learner;
+  if (!own.kind.empty() && own.kind != of_learner.kind) {
+    optimizer = {};
+    optimizer.kind = own.kind;
+    optimizer.lr = of_learner.lr;
+    optimizer.weight_decay = of_learner.weight_decay;
+    optimizer.max_norm = of_learner.max_norm;
+    optimizer.no_decay = of_learner.no_decay;
+  }
+  replace(own.lr, optimizer.lr);
+  replace(own.weight_decay, optimizer.weight_decay);
+  replace(own.beta1, optimizer.beta1);
+  replace(own.beta2, optimizer.beta2);
+  replace(own.epsilon, optimizer.epsilon);
+  replace(own.momentum, optimizer.momentum);
+  replace(own.decay_rate, optimizer.decay_rate);
+  replace(own.update_clip, optimizer.update_clip);
+  replace(own.scale_min, optimizer.scale_min);
+  replace(own.max_norm, optimizer.max_norm);
+  return optimizer;
+}
+
+/// An error that names an option, so that `check` points there.
+Status named(std::string_view option, const Status& valid) {
+  if (valid.ok()) return ok();
+  Error fault = error(Code::kInvalid, "'{}': {}", option, valid.error().message());
+  for (const auto& note : valid.error().notes()) (void)std::move(fault).note(note);
+  return fault;
+}
+
 constexpr size_t kSampleTasks = 8;
 
 /// Token counts of a tenant's samples.
@@ -86,14 +122,23 @@ TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options) {
   const auto max_steps = static_cast<int32_t>(std::min<int64_t>(tenant.max_steps, INT32_MAX));
   TrainingRules rules{options.loss, options.optimizer, options.schedule, max_steps};
   rules.loss = loss_of(tenant, options.loss);
-  replace(tenant.optimizer.lr, rules.optimizer.lr);
-  replace(tenant.optimizer.weight_decay, rules.optimizer.weight_decay);
-  replace(tenant.optimizer.max_norm, rules.optimizer.max_norm);
+  rules.optimizer = optimizer_of(tenant, options.optimizer);
   if (!tenant.schedule.kind.empty()) rules.schedule.kind = tenant.schedule.kind;
   replace(tenant.schedule.warmup_steps, rules.schedule.warmup_steps);
   replace(tenant.schedule.decay_steps, rules.schedule.decay_steps);
   replace(tenant.schedule.min_lr, rules.schedule.min_lr);
   return rules;
+}
+
+Status validate_learner(const LearnerOptions& options) {
+  RETURN_IF_ERROR(named("loss", validate(options.loss)));
+  return validate(options.optimizer);
+}
+
+Status check_tenant(const LearnerOptions& options, const Tenant& tenant) {
+  const TrainingRules rules = rules_of(tenant, options);
+  RETURN_IF_ERROR(validate(rules.optimizer));
+  return named("schedule", validate(rules.schedule, rules.optimizer.lr, rules.max_steps));
 }
 
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed) {

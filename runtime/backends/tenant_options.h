@@ -14,6 +14,10 @@ namespace primerl {
 
 /// The learner's rules, overridden by the tenant's own values.
 TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options);
+/// Why a learner cannot have these options, or cannot train `tenant` by them. The error quotes the
+/// option, 'optimizer.momentum'.
+Status validate_learner(const LearnerOptions& options);
+Status check_tenant(const LearnerOptions& options, const Tenant& tenant);
 
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);

@@ -40,26 +40,58 @@ OptionSet loss_options() {
              "divisor of a sequence for mean = \"constant\"; 0 = the tenant's seq_len");
 }
 
+namespace {
+
+/// A number in [0, 1), or -1.
+Constraint below_one() { return from_below(-1, 1); }
+
+}  // namespace
+
 OptionSet optimizer_options() {
-  return OptionsOf<OptimizerOptions>()
-      .field("kind", &OptimizerOptions::kind, one_of({"adamw"}), "the optimizer")
-      .field("lr", &OptimizerOptions::lr, at_least(0), "learning rate after the warm-up")
-      .field("weight_decay", &OptimizerOptions::weight_decay, at_least(0), "decoupled decay")
-      .field("beta1", &OptimizerOptions::beta1, from_below(0, 1), "decay of the first moment")
-      .field("beta2", &OptimizerOptions::beta2, from_below(0, 1), "decay of the second moment")
-      .field("epsilon", &OptimizerOptions::epsilon, above(0), "added to the root")
-      .field("max_norm", &OptimizerOptions::max_norm, at_least(0),
-             "gradients are clipped to this L2 norm; 0 = off");
+  using O = OptimizerOptions;
+  return OptionsOf<O>()
+      .field("kind", &O::kind, one_of(optimizer_names()),
+             "the optimizer; docs/how-to/choose-an-optimizer.md has formulas and default numbers")
+      .field("lr", &O::lr, at_least(0), "learning rate after the warm-up")
+      .field("weight_decay", &O::weight_decay, at_least(0),
+             "decoupled decay; sgd adds it to the gradient")
+      .field("beta1", &O::beta1, below_one(), "decay of the first moment; -1 = the optimizer's own")
+      .field("beta2", &O::beta2, below_one(),
+             "decay of the second moment; -1 = the optimizer's own")
+      .field("epsilon", &O::epsilon, at_least(-1),
+             "added to the root; the smallest root of adafactor; -1 = the optimizer's own")
+      .field("momentum", &O::momentum, below_one(),
+             "decay of the gradients of earlier steps (muon, sgd); -1 = the optimizer's own")
+      .field("nesterov", &O::nesterov, any(),
+             "a step also follows the momentum one step ahead (muon, sgd)")
+      .field("decay_rate", &O::decay_rate, at_least(-1),
+             "adafactor: step n keeps 1 - n^-decay_rate of the second moment; -1 = its own")
+      .field("update_clip", &O::update_clip, at_least(-1),
+             "adafactor: most root mean square of an update, before lr; -1 = its own")
+      .field("scale_min", &O::scale_min, at_least(-1),
+             "adafactor: a step is scaled by the root mean square of the weights, but at least "
+             "this; -1 = its own")
+      .field("max_norm", &O::max_norm, at_least(0),
+             "gradients are clipped to this L2 norm; 0 = off")
+      .field("no_decay", &O::no_decay, between(0, 4) | unit("groups"),
+             "tensors without weight decay: \"norms\", \"biases\", \"embeddings\" (with a tied "
+             "head), \"head\"")
+      .field("moments_dtype", &O::moments_dtype, one_of({"float32", "bfloat16"}),
+             "type of stored moments (adamw, muon, sgd); bfloat16 halves them, and is rounded at "
+             "random")
+      .field("moments_on", &O::moments_on, one_of({"device", "host"}),
+             "memory of the moments (adamw, muon, sgd); \"host\": beside a CUDA device, and each "
+             "step copies them there and back");
 }
 
 OptionSet schedule_options() {
   return OptionsOf<ScheduleOptions>()
-      .field("kind", &ScheduleOptions::kind, one_of({"constant", "linear", "cosine"}),
-             "how the learning rate falls")
+      .field("kind", &ScheduleOptions::kind, one_of({"constant", "linear", "cosine", "wsd"}),
+             "how the learning rate falls; \"wsd\": flat, then along 1 - sqrt")
       .field("warmup_steps", &ScheduleOptions::warmup_steps, at_least(0) | unit("steps"),
              "first steps, rising to lr")
       .field("decay_steps", &ScheduleOptions::decay_steps, at_least(0) | unit("steps"),
-             "last steps of max_steps, falling to min_lr")
+             "last steps of max_steps, falling to min_lr; 0 = all after the warm-up")
       .field("min_lr", &ScheduleOptions::min_lr, at_least(0), "where the decay ends");
 }
 

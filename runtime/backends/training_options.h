@@ -4,6 +4,7 @@
 
 #include "graph/options.h"
 #include "kernels/train/objective.h"
+#include "kernels/train/optimizer.h"
 #include "kernels/train/options.h"
 
 namespace primerl {

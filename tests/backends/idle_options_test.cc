@@ -40,9 +40,12 @@ const std::string kEngine =
     "kv_blocks block_size max_running max_waiting max_batched_tokens max_prefill_tokens "
     "prefix_cache max_sequence_tokens threads ";
 const std::string kLearner =
-    "loss.kind optimizer.kind optimizer.lr optimizer.weight_decay optimizer.beta1 optimizer.beta2 "
-    "optimizer.epsilon optimizer.max_norm schedule.kind schedule.warmup_steps micro_batch_tokens "
-    "threads ";
+    "loss.kind optimizer.kind optimizer.lr optimizer.weight_decay optimizer.max_norm "
+    "optimizer.no_decay schedule.kind schedule.warmup_steps micro_batch_tokens threads ";
+const std::string kOptimizer =
+    "optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.momentum optimizer.nesterov "
+    "optimizer.decay_rate optimizer.update_clip optimizer.scale_min optimizer.moments_dtype "
+    "optimizer.moments_on ";
 const std::string kSchedule = "schedule.decay_steps schedule.min_lr ";
 const std::string kLoss =
     "loss.clip_low loss.clip_high loss.advantage_weight loss.kl_weight loss.clip_dual "
@@ -67,9 +70,9 @@ const std::map<std::string, Effects> kEffects = {
     {"learner torch",
      {kLearner +
           "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed",
-      kLoss + kSchedule + "adapter_batch_tokens device_snapshots debug.batches_max"}},
+      kLoss + kOptimizer + kSchedule + "adapter_batch_tokens device_snapshots debug.batches_max"}},
     {"learner scripted",
-     {kLearner + kLoss +
+     {kLearner + kLoss + kOptimizer +
           "seed vocab_size max_sequence_tokens step_cost token_cost snapshot_cost "
           "device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},

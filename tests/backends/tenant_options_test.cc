@@ -13,11 +13,60 @@
 namespace primerl {
 namespace {
 
+using ::testing::HasSubstr;
+
 Tenant tenant_with_rank(const std::string& name, int64_t rank) {
   Tenant tenant;
   tenant.name = name;
   tenant.adapter.rank = rank;
   return tenant;
+}
+
+TEST(TenantOptions, OfTheSameOptimizerTakeItsNumbersAndOfAnotherOnlyWhatAllHave) {
+  LearnerOptions options;
+  options.optimizer.lr = 0.25;
+  options.optimizer.beta1 = 0.5;
+  options.optimizer.max_norm = 3;
+  options.optimizer.moments_dtype = "bfloat16";
+  Tenant tenant = tenant_with_rank("a", 4);
+  tenant.optimizer.beta2 = 0.75;
+  const OptimizerOptions same = rules_of(tenant, options).optimizer;
+  EXPECT_EQ(same.beta1, 0.5);
+  EXPECT_EQ(same.beta2, 0.75);
+  EXPECT_EQ(same.moments_dtype, "bfloat16");
+  tenant.optimizer = {};
+  tenant.optimizer.kind = "sgd";
+  tenant.optimizer.momentum = 0;
+  const OptimizerOptions other = rules_of(tenant, options).optimizer;
+  EXPECT_EQ(other.kind, "sgd");
+  EXPECT_EQ(other.lr, 0.25);
+  EXPECT_EQ(other.max_norm, 3);
+  EXPECT_EQ(other.beta1, -1);
+  EXPECT_EQ(other.momentum, 0) << "0 is a number";
+  EXPECT_EQ(other.moments_dtype, "float32");
+  EXPECT_TRUE(check_tenant(options, tenant).ok());
+}
+
+TEST(TenantOptions, ThatDoNotFitTheLearnersAreRefusedByName) {
+  LearnerOptions options;
+  Tenant tenant = tenant_with_rank("a", 4);
+  tenant.optimizer.momentum = 0.5;
+  EXPECT_THAT(check_tenant(options, tenant).error().text(),
+              HasSubstr("'optimizer.momentum' is not an option of 'adamw'"));
+  tenant.optimizer.kind = "lion";
+  EXPECT_THAT(check_tenant(options, tenant).error().text(), HasSubstr("unknown optimizer 'lion'"));
+  tenant.optimizer = {};
+  tenant.max_steps = 20;
+  options.schedule.kind = "wsd";
+  EXPECT_THAT(check_tenant(options, tenant).error().text(), HasSubstr("'schedule': "));
+  options.schedule.decay_steps = 12;
+  options.schedule.warmup_steps = 8;
+  EXPECT_TRUE(check_tenant(options, tenant).ok());
+  tenant.schedule.warmup_steps = 9;
+  EXPECT_THAT(check_tenant(options, tenant).error().text(), HasSubstr("exceed max_steps 20"));
+  options.loss.kind = "cispo";
+  options.loss.kl_weight = 1;
+  EXPECT_THAT(validate_learner(options).error().text(), HasSubstr("'loss': "));
 }
 
 TEST(TenantOptions, UnwrittenValuesAreTheLearners) {

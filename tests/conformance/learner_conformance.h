@@ -20,6 +20,7 @@
 
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/optimizer.h"
 #include "kernels/train/options.h"
 #include "kernels/weights/device_weights.h"
 #include "tests/store/scratch_folder.h"
@@ -296,23 +297,27 @@ TEST_P(LearnerConformance, ScoresEveryTokenAfterTheFirst) {
   EXPECT_FALSE(learner->score(TenantSlot(0), {1, GetParam().vocab_size}).ok());
 }
 
-TEST_P(LearnerConformance, ARestoredLearnerContinuesUnchanged) {
-  const auto folder = empty_folder("checkpoint");
-  LearnerOptions options;
-  options.schedule.warmup_steps = 10;
-  auto straight = make(options), restored = make(options);
-  must_step(*straight, batch());
-  must_step(*straight, batch());
-  const Status saved = straight->save(TenantSlot(0), folder);
-  ASSERT_TRUE(saved.ok()) << saved.error().text();
-  const Status loaded = restored->load(TenantSlot(0), folder);
-  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
-  EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
-  const auto expected = must_step(*straight, batch(3));
-  const auto actual = must_step(*restored, batch(3));
-  EXPECT_EQ(actual.learning_rate, expected.learning_rate);
-  EXPECT_EQ(actual.loss, expected.loss);
-  EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
+TEST_P(LearnerConformance, ARestoredLearnerContinuesUnchangedWithEachOptimizer) {
+  for (const std::string& kind : optimizer_names()) {
+    SCOPED_TRACE(kind);
+    const auto folder = empty_folder("checkpoint");
+    LearnerOptions options;
+    options.optimizer.kind = kind;
+    options.schedule.warmup_steps = 10;
+    auto straight = make(options), restored = make(options);
+    must_step(*straight, batch());
+    must_step(*straight, batch());
+    const Status saved = straight->save(TenantSlot(0), folder);
+    ASSERT_TRUE(saved.ok()) << saved.error().text();
+    const Status loaded = restored->load(TenantSlot(0), folder);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+    EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
+    const auto expected = must_step(*straight, batch(3));
+    const auto actual = must_step(*restored, batch(3));
+    EXPECT_EQ(actual.learning_rate, expected.learning_rate);
+    EXPECT_EQ(actual.loss, expected.loss);
+    EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
+  }
 }
 
 TEST_P(LearnerConformance, AFolderThatCannotBeReadLeavesTheLearnerAsItWas) {

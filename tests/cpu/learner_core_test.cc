@@ -54,7 +54,7 @@ class FakeBackend final : public LearnerBackend {
     if (visitor_) visitor_("layers.0.broken", broken);
     return fault;
   }
-  Status update(size_t slot, const OptimizerOptions&, TrainReport& report) override {
+  Status update(size_t slot, TrainReport& report) override {
     calls.push_back(fmt::format("update {}", slot));
     report.grad_norm = 3;
     ++num_updates;

@@ -414,8 +414,8 @@ TEST(CpuLearner, RefusesOptionsThatMakeNoSense) {
     return made.ok() ? std::string() : made.error().text();
   };
   EXPECT_EQ(refusal([](auto&) {}), "");
-  EXPECT_THAT(refusal([](auto& o) { o.optimizer.kind = "sgd"; }), HasSubstr("adamw"));
-  EXPECT_THAT(refusal([](auto& o) { o.optimizer.beta2 = 1; }), HasSubstr("beta2 1"));
+  EXPECT_THAT(refusal([](auto& o) { o.optimizer.kind = "lion"; }), HasSubstr("adamw"));
+  EXPECT_THAT(refusal([](auto& o) { o.optimizer.beta2 = 1; }), HasSubstr("beta2' 1"));
   EXPECT_THAT(refusal([](auto& o) { o.loss.kind = "pppo"; }), HasSubstr("cross_entropy"));
   EXPECT_THAT(refusal([](auto& o) { o.schedule.kind = "cosine"; }), HasSubstr("max_steps"));
   EXPECT_THAT(refusal([](auto& o) { o.micro_batch_tokens = 0; }), HasSubstr("micro_batch_tokens"));

@@ -36,6 +36,18 @@ TEST(Schedule, LinearIsFlatAndThenFallsOverTheLastSteps) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 99), 0);
 }
 
+TEST(Schedule, WsdIsFlatAndThenFallsFastAtFirst) {
+  const ScheduleOptions schedule{.kind = "wsd", .warmup_steps = 2, .decay_steps = 4, .min_lr = 0.2};
+  EXPECT_TRUE(validate(schedule, 1, 6).ok());
+  EXPECT_FALSE(validate(schedule, 1, 5).ok()) << "the warm-up and the decay overlap";
+  EXPECT_FALSE(validate({.kind = "wsd"}, 1, 10).ok()) << "no decay_steps";
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 2), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 7), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 8), 0.6) << "1 - sqrt(1 / 4) of the way";
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 11), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 99), 0.2);
+}
+
 TEST(Schedule, CosineIsHalfWayInTheMiddleAndEndsAtTheMinimum) {
   const ScheduleOptions schedule{.kind = "cosine", .min_lr = 0.2};
   EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 10, 1), 1);

@@ -39,6 +39,28 @@ TEST(Memory, OfALearnerIsItsWeightsGradientsAndMoments) {
   EXPECT_EQ(sum_of(learner_memory({}, small_model(), {}, 0)), 4 * floats_of(table));
 }
 
+TEST(Memory, OfALearnerFollowsItsOptimizer) {
+  const double weights = floats_of(TensorTable(small_model()));
+  const auto bytes = [](const OptimizerOptions& optimizer) {
+    LearnerOptions options;
+    options.optimizer = optimizer;
+    return sum_of(learner_memory(options, small_model(), {}, 0));
+  };
+  EXPECT_EQ(bytes({.kind = "sgd"}), 3 * weights);
+  EXPECT_EQ(bytes({.kind = "sign_sgd"}), 2 * weights);
+  EXPECT_EQ(bytes({.moments_dtype = "bfloat16"}), 3 * weights);
+  EXPECT_LT(bytes({.kind = "adafactor"}), 2.5 * weights);
+  // The largest matrix of a layer is gate or up, [12, 8].
+  EXPECT_LT(bytes({.kind = "muon"}), 4 * weights + 4 * (5 * 12 * 8 + 3 * 8 * 8));
+  EXPECT_GT(bytes({.kind = "muon"}), 3 * weights);
+  const AdapterConfig adapter = {.rank = 2};
+  const auto adapted = [&](const OptimizerOptions& optimizer) {
+    return sum_of(learner_memory({}, small_model(), {{"a", adapter, optimizer}}, 0));
+  };
+  const double trained = floats_of(AdapterTable(TensorTable(small_model()), adapter).tensors());
+  EXPECT_NEAR(adapted({}) - adapted({.kind = "sign_sgd"}), 2 * trained, 256);
+}
+
 TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   const TensorTable table(small_model());
   // A layer of hidden 8, heads 2 x 4 and 1 x 4 for keys and values, width 12. Attention: its input,

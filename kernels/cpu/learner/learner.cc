@@ -25,7 +25,7 @@ class CpuBackend final : public LearnerBackend {
         decoder_(model_.config, *own_),
         pass_(decoder_, recompute_of(options.recompute)),
         head_(decoder_) {
-    trained_.push_back({nullptr, TrainedTensors(table_, own_->flat())});
+    trained_.push_back({nullptr, TrainedTensors(table_, own_->flat(), options.optimizer)});
     decoder_.bind_gradients(trained_.front().tensors.gradients());
   }
   CpuBackend(const LearnerOptions& options, ModelFolder model,
@@ -41,7 +41,7 @@ class CpuBackend final : public LearnerBackend {
       auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
                                                       DecoderWeights::Use::kLearner);
       initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
-      TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
+      TrainedTensors tensors(adapter->table().tensors(), adapter->flat(), training.rules.optimizer);
       adapter->bind_gradients(tensors.gradients());
       trained_.push_back({std::move(adapter), std::move(tensors)});
     }
@@ -106,8 +106,8 @@ class CpuBackend final : public LearnerBackend {
     head_.score(batch.targets, pass_.forward(batch.rows), logprobs);
     return logprobs;
   }
-  Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override {
-    trained_[slot].tensors.update(options, report);
+  Status update(size_t slot, TrainReport& report) override {
+    RETURN_IF_ERROR(trained_[slot].tensors.update(report));
     return report.skipped ? ok() : round();
   }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override {

@@ -1,5 +1,5 @@
-/// The Learner on the CPU (learner_core.h), on libtorch: the decoder forward and backward, AdamW in
-/// fp32.
+/// The Learner on the CPU (learner_core.h), on libtorch: the decoder forward and backward, and the
+/// optimizer in fp32 (optimizer.h).
 ///
 /// Engines of the process may share frozen weights (frozen_weights.h), which have no gradients and
 /// no moments. With invariant numerics a step has the same bits for any number of compute threads,

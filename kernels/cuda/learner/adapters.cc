@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "graph/base/random.h"
+#include "kernels/cuda/learner/optimizer_device.h"
 
 namespace primerl {
 namespace {
@@ -64,7 +65,8 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
         AdapterTable(model, config), nullptr, static_cast<float>(scaling_of(config))));
     const auto at = static_cast<int64_t>(slot);
     one->trained = std::make_unique<CudaTrainedWeights>(padded_, one->table, weights_.select(0, at),
-                                                        gradients_.select(0, at), stream);
+                                                        gradients_.select(0, at),
+                                                        adapters[slot].rules.optimizer, stream);
   }
 }
 
@@ -84,8 +86,12 @@ double LearnerAdapters::bytes_needed(const TensorTable& model,
                                      std::span<const AdapterTraining> adapters,
                                      at::ScalarType type) {
   const PaddedAdapters padded(model, configs_of(adapters));
-  return static_cast<double>(adapters.size()) * static_cast<double>(padded.tensors().count()) *
-         CudaTrainedWeights::bytes_of_parameter(type);
+  double bytes = static_cast<double>(adapters.size()) *
+                 static_cast<double>(padded.tensors().count()) *
+                 CudaTrainedWeights::bytes_of_parameter(type);
+  for (const AdapterTraining& training : adapters)
+    bytes += CudaOptimizerDevice::bytes_needed(training.rules.optimizer, padded.tensors());
+  return bytes;
 }
 
 /// Bytes of u for all matrices. For the widest one also: its gradients, their sum, and x after

@@ -69,7 +69,7 @@ class CudaBackend final : public LearnerBackend {
     return ok();
   }
   Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
-  Status update(size_t slot, const OptimizerOptions& options, TrainReport& report) override;
+  Status update(size_t slot, TrainReport& report) override;
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override;
   Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override;
   Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
@@ -124,9 +124,9 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
       training_(adapters.begin(), adapters.end()),
       table_(model_.config),
       stream_(stream),
-      whole_(adapters.empty()
-                 ? std::make_unique<CudaTrainedWeights>(table_, type_named(options.dtype), stream_)
-                 : nullptr),
+      whole_(adapters.empty() ? std::make_unique<CudaTrainedWeights>(
+                                    table_, type_named(options.dtype), options.optimizer, stream_)
+                              : nullptr),
       base_(std::move(base)),
       untrained_(at::zeros({adapters.empty() ? 0 : table_.count() - table_.trained_count()},
                            at::TensorOptions(stream_.device()).dtype(at::kFloat))),
@@ -228,9 +228,9 @@ Status CudaBackend::pass(const MicroBatch& pass, std::span<const LearnedPart> pa
   return pass_.backward();
 }
 
-Status CudaBackend::update(size_t slot, const OptimizerOptions& options, TrainReport& report) {
+Status CudaBackend::update(size_t slot, TrainReport& report) {
   if (buffers_ != nullptr) buffers_->has_stepped();
-  RETURN_IF_ERROR(trained_[slot]->update(options, report));
+  RETURN_IF_ERROR(trained_[slot]->update(report));
   return has_adapters() ? ok() : fp8_.quantise_all(stream_);
 }
 

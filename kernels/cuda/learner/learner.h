@@ -1,5 +1,6 @@
-/// The Learner on one CUDA device (learner_core.h): a decoder forward and backward, clip, AdamW. It
-/// trains whole weights, for any tenant, or adapters of several tenants on frozen weights.
+/// The Learner on one CUDA device (learner_core.h): a decoder forward and backward, clip, and an
+/// optimizer (optimizer.h). It trains whole weights, for any tenant, or adapters of several tenants
+/// on frozen weights.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and the
 /// tensors of snapshots are those of CpuLearner, so that a checkpoint continues on either device.

@@ -3,6 +3,7 @@
 #include "kernels/common/step_report.h"
 #include "kernels/cuda/learner/adapters.h"
 #include "kernels/cuda/learner/head.h"
+#include "kernels/cuda/learner/optimizer_device.h"
 #include "kernels/cuda/learner/training_pass.h"
 #include "kernels/cuda/memory/frozen_base.h"
 
@@ -15,7 +16,8 @@ LearnerBytes learner_bytes(const LearnerOptions& options, const ModelConfig& con
   const auto count = static_cast<double>(table.count());
   const double fp8 = options.products == "fp8" ? fp8_bytes(config, true, rows) : 0.0;
   LearnerBytes bytes = {
-      count * CudaTrainedWeights::bytes_of_parameter(type) + fp8,
+      count * CudaTrainedWeights::bytes_of_parameter(type) +
+          CudaOptimizerDevice::bytes_needed(options.optimizer, table) + fp8,
       CudaTrainingPass::bytes_needed(config, type, recompute_of(options.recompute), rows),
       CudaTrainingHead::bytes_needed(config, type)};
   if (adapters.empty()) return bytes;
@@ -49,8 +51,8 @@ Error too_large(const LearnerOptions& options, std::span<const AdapterTraining> 
                bytes.rows / kGiga, bytes.head / kGiga, kLearnerReserveBytes / kGiga,
                facts.free_bytes / kGiga, facts.total_bytes / kGiga)
       .note(
-          "lower 'micro_batch_tokens', use recompute = \"keep_attention\" or \"full\", or end the "
-          "programs that use the rest");
+          "lower 'micro_batch_tokens', use recompute = \"keep_attention\" or \"full\", another "
+          "optimizer or optimizer.moments_on = \"host\", or end the programs that use the rest");
 }
 
 }  // namespace primerl

@@ -1,7 +1,6 @@
 #include "kernels/cuda/learner/trained_weights.h"
 
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -10,14 +9,10 @@
 #include <utility>
 
 #include "kernels/common/memory.h"
-#include "kernels/common/step_report.h"
-#include "kernels/train/optimizer_state.h"
+#include "kernels/cuda/learner/optimizer_device.h"
 
 namespace primerl {
 namespace {
-
-constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts are added in double,
-                                                   // in order
 
 at::Tensor zeros_on(const CudaStream& stream, int64_t count, at::ScalarType type) {
   return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
@@ -36,7 +31,7 @@ std::pair<uint64_t, uint64_t> bytes_of(const TensorSlice& slice, DataType type) 
 }  // namespace
 
 CudaTrainedWeights::CudaTrainedWeights(const TensorTable& table, at::ScalarType type,
-                                       const CudaStream& stream)
+                                       const OptimizerOptions& options, const CudaStream& stream)
     : table_(table),
       files_(table),
       type_(type),
@@ -44,14 +39,11 @@ CudaTrainedWeights::CudaTrainedWeights(const TensorTable& table, at::ScalarType 
       masters_(zeros_on(stream, table.count(), at::kFloat)),
       weights_(type == at::kFloat ? masters_ : zeros_on(stream, table.count(), type)),
       gradients_(zeros_on(stream, table.count(), at::kFloat)),
-      first_moments_(zeros_on(stream, table.count(), at::kFloat)),
-      second_moments_(zeros_on(stream, table.count(), at::kFloat)),
-      norms_(
-          zeros_on(stream, (table.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {}
+      optimizer_(make_optimizer(options)) {}
 
 CudaTrainedWeights::CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter,
                                        at::Tensor weights, at::Tensor gradients,
-                                       const CudaStream& stream)
+                                       const OptimizerOptions& options, const CudaStream& stream)
     : table_(padded.tensors()),
       files_(adapter.tensors()),
       padded_(&padded),
@@ -61,17 +53,14 @@ CudaTrainedWeights::CudaTrainedWeights(const PaddedAdapters& padded, const Adapt
       masters_(type_ == at::kFloat ? weights : zeros_on(stream, table_.count(), at::kFloat)),
       weights_(std::move(weights)),
       gradients_(std::move(gradients)),
-      first_moments_(zeros_on(stream, table_.count(), at::kFloat)),
-      second_moments_(zeros_on(stream, table_.count(), at::kFloat)),
-      norms_(
-          zeros_on(stream, (table_.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {
+      optimizer_(make_optimizer(options)) {
   const at::Tensor host = zero_floats(files_.count());
   initialize_adapter(adapter, host.mutable_data_ptr<float>());
   take_weights(host);
 }
 
 double CudaTrainedWeights::bytes_of_parameter(at::ScalarType type) {
-  return 4.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
+  return 2.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
 }
 
 CudaParameter CudaTrainedWeights::parameter(std::string_view name) const {
@@ -103,23 +92,6 @@ void CudaTrainedWeights::randomize(uint64_t seed, double deviation) {
 
 void CudaTrainedWeights::clear_gradients() { gradients_.zero_(); }
 
-double CudaTrainedWeights::gradient_norm() {
-  const int64_t count = table_.trained_count();
-  for (int64_t i = 0; i < norms_.numel(); ++i) {
-    at::Tensor to = norms_.select(0, i);
-    const int64_t begin = i * kPartOfNorm;
-    at::linalg_vector_norm_out(
-        to, gradients_.narrow(0, begin, std::min(kPartOfNorm, count - begin)), 2);
-  }
-  const at::Tensor norms = norms_.cpu();
-  double sum = 0;
-  for (int64_t i = 0; i < norms.numel(); ++i) {
-    const double norm = norms.const_data_ptr<float>()[i];
-    sum += norm * norm;
-  }
-  return std::sqrt(sum);
-}
-
 /// An adapter is copied to the host whole; for whole weights, only the bad tensor.
 std::string CudaTrainedWeights::broken_gradient() const {
   const at::Tensor all = padded_ == nullptr ? gradients_ : on_host(gradients_);
@@ -135,24 +107,17 @@ std::string CudaTrainedWeights::broken_gradient() const {
   return "none of the tensors";
 }
 
-Status CudaTrainedWeights::update(const OptimizerOptions& options, TrainReport& report) {
-  report.grad_norm = gradient_norm();
-  if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
-    report.skipped = true;
-    report.skip_reason = fmt::format("the gradient is not finite (norm {}, loss {}), first in {}",
-                                     report.grad_norm, report.loss, broken_gradient());
-    return ok();
-  }
-  cuda::MasterAdamwArgs args;
-  args.step = adamw_args(options, report, num_steps_ + 1);
-  args.step.count = table_.trained_count();
-  args.step.weights = masters_.mutable_data_ptr<float>();
-  args.step.gradients = gradients_.const_data_ptr<float>();
-  args.step.first_moments = first_moments_.mutable_data_ptr<float>();
-  args.step.second_moments = second_moments_.mutable_data_ptr<float>();
-  if (type_ != at::kFloat) args.bf16_weights = weights_.mutable_data_ptr();
-  RETURN_IF_ERROR(launched(cuda::adamw(args, stream_.raw()), "adamw"));
-  ++num_steps_;
+std::unique_ptr<Optimizer> CudaTrainedWeights::make_optimizer(const OptimizerOptions& options) {
+  const at::Tensor rounded = type_ == at::kFloat ? at::Tensor() : weights_;
+  return std::make_unique<Optimizer>(options, table_, files_,
+                                     OptimizerBuffers{masters_, gradients_, rounded},
+                                     std::make_unique<CudaOptimizerDevice>(
+                                         table_.trained_count(), gradients_, rounded,
+                                         [this] { return broken_gradient(); }, stream_));
+}
+
+Status CudaTrainedWeights::update(TrainReport& report) {
+  RETURN_IF_ERROR(optimizer_->update(report));
   return stream_.wait();
 }
 
@@ -214,25 +179,13 @@ std::vector<WeightTensor> CudaTrainedWeights::copy_gradients() const {
   return all;
 }
 
-Status CudaTrainedWeights::save(const std::filesystem::path& folder) const {
-  const at::Tensor first = on_host(first_moments_), second = on_host(second_moments_);
-  return write_optimizer_state(
-      folder, files_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
-}
-
 Status CudaTrainedWeights::load(const std::vector<WeightTensor>& tensors,
                                 const std::filesystem::path& folder) {
   const at::Tensor weights = zero_floats(files_.count());
-  const at::Tensor first = zero_floats(files_.count());
-  const at::Tensor second = zero_floats(files_.count());
   RETURN_IF_ERROR(fill_parameters(files_, tensors, weights.mutable_data_ptr<float>()));
-  ASSIGN_OR_RETURN(const int64_t num_steps,
-                   read_optimizer_state(folder, files_, first.mutable_data_ptr<float>(),
-                                        second.mutable_data_ptr<float>()));
+  ASSIGN_OR_RETURN(const OptimizerState state, optimizer_->read(folder));
   take_weights(weights);
-  first_moments_.copy_(in_layout(first));
-  second_moments_.copy_(in_layout(second));
-  num_steps_ = num_steps;
+  optimizer_->set_state(state);
   return stream_.wait();
 }
 

@@ -1,5 +1,5 @@
-/// The trained state of a learner on a CUDA device: fp32 masters, gradients and AdamW moments, and
-/// the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
+/// The trained state of a learner on a CUDA device: fp32 masters, gradients, the optimizer,
+/// and the copy of the weights that GEMMs read. They are flat buffers in the table's layout: whole
 /// weights, or one of several adapters of the same shape (padded_adapters.h).
 ///
 /// With bf16 it is a separate copy that each update writes; with fp32 GEMMs read the masters.
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/common/optimizer.h"
 #include "kernels/cuda/device/stream.h"
 #include "kernels/cuda/layers/fp8.h"
 #include "kernels/models/padded_adapters.h"
@@ -44,20 +45,25 @@ using CudaParameters = std::function<CudaParameter(std::string_view name)>;
 
 class CudaTrainedWeights {
  public:
-  /// `table` and `stream` must stay valid while it exists; `type` is kFloat or kBFloat16. All
-  /// weights are 0.
-  CudaTrainedWeights(const TensorTable& table, at::ScalarType type, const CudaStream& stream);
+  /// `table` and `stream` must stay valid while it exists; `type` is kFloat or kBFloat16; `options`
+  /// are valid. All weights are 0.
+  CudaTrainedWeights(const TensorTable& table, at::ScalarType type, const OptimizerOptions& options,
+                     const CudaStream& stream);
   /// For an adapter, initialised by initialize_adapter(). `weights`, of their type, and `gradients`
   /// are [padded.tensors().count()] slices of memory that all adapters share. Its files and
   /// snapshots are those of `adapter`. All arguments must stay valid while it exists.
   CudaTrainedWeights(const PaddedAdapters& padded, const AdapterTable& adapter, at::Tensor weights,
-                     at::Tensor gradients, const CudaStream& stream);
+                     at::Tensor gradients, const OptimizerOptions& options,
+                     const CudaStream& stream);
+  // The optimizer calls back.
+  CudaTrainedWeights(const CudaTrainedWeights&) = delete;
+  CudaTrainedWeights& operator=(const CudaTrainedWeights&) = delete;
 
-  /// Bytes per parameter.
+  /// Bytes per parameter, without the optimizer.
   static double bytes_of_parameter(at::ScalarType type);
 
   at::ScalarType type() const { return type_; }
-  int64_t num_steps() const { return num_steps_; }
+  int64_t num_steps() const { return optimizer_->num_steps(); }
   /// Views of the parameter's shape.
   CudaParameter parameter(std::string_view name) const;
 
@@ -66,8 +72,8 @@ class CudaTrainedWeights {
   void randomize(uint64_t seed, double deviation);
 
   void clear_gradients();
-  /// As TrainedTensors::update(); waits for the device.
-  Status update(const OptimizerOptions& options, TrainReport& report);
+  /// As Optimizer::update(); waits for the device.
+  Status update(TrainReport& report);
 
   /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
@@ -81,7 +87,7 @@ class CudaTrainedWeights {
   uint64_t published_bytes() const { return weights_.nbytes(); }
   std::vector<WeightTensor> copy_gradients() const;
   /// The files of TrainedTensors; load() is all or nothing.
-  Status save(const std::filesystem::path& folder) const;
+  Status save(const std::filesystem::path& folder) const { return optimizer_->save(folder); }
   Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
 
  private:
@@ -91,7 +97,7 @@ class CudaTrainedWeights {
   at::Tensor in_layout(const at::Tensor& host) const;
   std::vector<WeightTensor> copies_of(const at::Tensor& flat) const;
   void take_weights(const at::Tensor& host);
-  double gradient_norm();
+  std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options);
   /// The first tensor whose gradient is not finite, as "NAME (NaN at ...)".
   std::string broken_gradient() const;
 
@@ -106,10 +112,7 @@ class CudaTrainedWeights {
   at::Tensor masters_;
   at::Tensor weights_;  // weights that GEMMs read
   at::Tensor gradients_;
-  at::Tensor first_moments_;
-  at::Tensor second_moments_;
-  at::Tensor norms_;  // of parts of the gradient
-  int64_t num_steps_ = 0;
+  const std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace primerl
