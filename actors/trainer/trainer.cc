@@ -62,8 +62,11 @@ Contract Trainer::contract(const OwnObjectives& own) {
                   "steps in a row that the learner may skip before the run fails")
           .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
                   "batches' worth of groups in a row that may end untrained before the run fails")
+          .option("save_max", &O::save_max, above(0),
+                  "longest time of writing a checkpoint, before the run fails")
           .in("group", &Trainer::on_group, "all members of one group have ended")
           .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
+          .timer("save", &Trainer::on_save_timer, "a checkpoint may have been written")
           .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
                optional_port(), recorded(), work_burst(1))
           .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
@@ -100,7 +103,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
                 "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
                 "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
                 "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
-                "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_);
+                "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_)(
+                "save", &T::save_)("saves_at_end", &T::saves_at_end_);
           });
   if (own != nullptr)
     contract.options.make = [own] {
@@ -121,19 +125,6 @@ Status Trainer::start(Resources& resources) {
   if (!use) return error(Code::kInvalid, "unknown objective '{}'", tenant().objective);
   use_ = *use;
   if (const auto* point = services().resume_point(tenant_)) return resume(*point);
-  return ok();
-}
-
-Status Trainer::resume(const ResumePoint& point) {
-  RETURN_IF_ERROR(learner_->load(tenant_, point.folder));
-  const Json* consumed = point.manifest.find("consumed");
-  if (consumed == nullptr)
-    return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", point.folder.string());
-  ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
-  ASSIGN_OR_RETURN(const int64_t resumes, point.manifest.get_int("resumes"));
-  num_resumes_ = resumes + 1;
-  version_ = point.version;
-  checkpointed_ = point.step;
   return ok();
 }
 
@@ -184,6 +175,8 @@ Result<bool> Trainer::work() {
   publish_step_metrics();
   if (fault_ && std::exchange(fault_->is_told, true)) return false;
   if (fault_) return fault_->error();
+  look_for_save();
+  if (fault_) return true;
   if (!is_published_) {
     const Status published = publish(version_.value >= tenant().max_steps);
     if (!published.ok()) {
@@ -196,11 +189,14 @@ Result<bool> Trainer::work() {
   const bool is_last = version_.value >= tenant().max_steps || has_had_all_groups();
   const bool is_due = is_last || (tenant().checkpoint_every > 0 && version_.value > 0 &&
                                   version_.value % tenant().checkpoint_every == 0);
-  if (is_due && checkpointed_ != version_.value && !is_done_) {
-    // A work call of its own: if the disk is full, the messages of the step have been sent already.
-    const Status saved = checkpoint();
-    if (!saved.ok()) give_up(saved.error());
-    return true;
+  if (((is_due && !is_done_) || saves_at_end_) && checkpointed_ != version_.value) {
+    if (!save_) {
+      // A work call of its own: if the disk is full, the messages of the step have been sent
+      // already.
+      if (const Status begun = checkpoint(); !begun.ok()) give_up(begun.error());
+      return true;
+    }
+    if (is_last || saves_at_end_ || save_->step != version_.value) return wait_for_save();
   }
   if (is_last && !is_done_) {
     is_done_ = true;
@@ -400,24 +396,6 @@ void Trainer::publish_step_metrics() {
   services().publish_metrics(tenant_, version_.value, all);
 }
 
-Status Trainer::checkpoint() {
-  ASSIGN_OR_RETURN(const auto folder, services().files().begin_checkpoint(tenant_, version_.value));
-  RETURN_IF_ERROR(learner_->save(tenant_, folder));
-  RETURN_IF_ERROR(
-      services().files().commit_checkpoint(tenant_, version_.value, checkpoint_state(tenant())));
-  checkpointed_ = version_.value;
-  return ok();
-}
-
-Json Trainer::checkpoint_state(const Tenant& tenant) const {
-  return Json::object()
-      .set("tenant", tenant.name)
-      .set("step", version_.value)
-      .set("version", version_.value)
-      .set("resumes", num_resumes_)
-      .set("consumed", consumed_.to_json());
-}
-
 /// Pauses the edge when the pool is full. Data without a gate is limited only by this.
 void Trainer::update_flow() {
   const bool is_full = !is_done_ && static_cast<int64_t>(num_groups_here()) >= pool_max(tenant());
@@ -425,16 +403,6 @@ void Trainer::update_flow() {
     services().pause("group");
   else
     services().resume("group");
-}
-
-Status Trainer::drain() {
-  publish_step_metrics();
-  is_done_ = true;
-  leave_queue();
-  end_all(take_groups_here(), RolloutEnd::kCancelled, "the run ends");
-  update_flow();
-  if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
-  return checkpoint();
 }
 
 }  // namespace primerl

@@ -21,6 +21,9 @@
 /// version is made. These groups count as lost, so the gate opens as many new ones under the live
 /// version and the batch is collected again. After `skipped_max` such steps in a row the node
 /// fails.
+///
+/// A checkpoint is a copy that is made between two steps and written beside later ones. If another
+/// one is due before it has ended, the trainer waits (saving.cc).
 #pragma once
 
 #include <memory>
@@ -41,7 +44,8 @@ struct TrainerOptions {
   std::string weights;
   int64_t skipped_max = 10;        // steps in a row
   int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end without training
-  OwnObjectives objectives = {};   // of plugins; not an option
+  Duration save_max = Duration::seconds(1800);  // from the copy of a checkpoint to its commit
+  OwnObjectives objectives = {};                // of plugins; not an option
 };
 
 class Trainer final : public Actor {
@@ -54,7 +58,9 @@ class Trainer final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
-  bool idle() const override { return num_groups_here() == 0; }
+  bool idle() const override {
+    return num_groups_here() == 0 && (fault_ || (!save_ && !saves_at_end_));
+  }
   /// The trainer's part of the manifest of a checkpoint of `tenant`; resume() reads it.
   Json checkpoint_state(const Tenant& tenant) const;
 
@@ -91,8 +97,21 @@ class Trainer final : public Actor {
     }
   };
 
+  /// A checkpoint that is being written.
+  struct OpenSave {
+    int64_t step = 0;
+    Time began;
+    bool is_awaited = false;  // the next one is due, which has been counted
+
+    template <class F>
+    static void fields(F& f) {
+      f("step", &OpenSave::step)("began", &OpenSave::began)("is_awaited", &OpenSave::is_awaited);
+    }
+  };
+
   Status on_group(const TrajectoryGroup& group);
   Status on_straggler();
+  Status on_save_timer();
 
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);
@@ -117,7 +136,11 @@ class Trainer final : public Actor {
   Status fail_when_nothing_trains();
   /// Publishes the last step's metrics, once its end is known.
   void publish_step_metrics();
+  /// Begins a checkpoint of this version.
   Status checkpoint();
+  /// Asks whether the open checkpoint has ended.
+  void look_for_save();
+  bool wait_for_save();
   void update_flow();
   /// Stops training. work() returns the error: the run fails, or continues for the other tenants.
   void give_up(Error fault);
@@ -146,6 +169,8 @@ class Trainer final : public Actor {
   int64_t num_lost_ = 0;            // groups in a row
   LossReasons loss_reasons_;        // why these did not train
   int64_t checkpointed_ = -1;       // step of the newest checkpoint
+  std::optional<OpenSave> save_;
+  bool saves_at_end_ = false;  // another checkpoint follows the open one, because the run ends
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler; the timer is set
   bool waited_ = false;      // the next batch does not wait for a straggler

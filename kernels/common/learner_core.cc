@@ -7,6 +7,7 @@
 #include "kernels/common/finite.h"
 #include "kernels/common/step_report.h"
 #include "kernels/models/adapter_folder.h"
+#include "kernels/train/optimizer_state.h"
 #include "kernels/train/step_targets.h"
 #include "kernels/weights/safetensors.h"
 
@@ -22,6 +23,33 @@ bool needs_no_measure(const TrainBatch& batch, const Objective& objective) {
   if (batch.loss != LossKind::kPolicy) return true;
   return !objective.needs_measured() && !needs_reference_pass(batch, objective);
 }
+
+class CapturedLearner final : public LearnerImage {
+ public:
+  /// `model` and `adapter` (null for whole weights) are of the learner.
+  CapturedLearner(LearnerCopy copy, const ModelFolder& model, const AdapterConfig* adapter,
+                  std::string base_folder)
+      : copy_(std::move(copy)),
+        model_(model),
+        adapter_(adapter),
+        base_folder_(std::move(base_folder)) {}
+
+  Status write(const std::filesystem::path& folder) const override {
+    const auto weights = folder / "weights";
+    if (adapter_ != nullptr)
+      RETURN_IF_ERROR(write_adapter_folder(weights, *adapter_, base_folder_, copy_.weights));
+    else
+      RETURN_IF_ERROR(write_model_folder(weights, model_, copy_.weights));
+    RETURN_IF_ERROR(write_optimizer_files(folder / "learner", copy_.moments, copy_.state));
+    return system_files().sync(folder);
+  }
+
+ private:
+  const LearnerCopy copy_;
+  const ModelFolder& model_;
+  const AdapterConfig* const adapter_;
+  const std::string base_folder_;
+};
 
 }  // namespace
 
@@ -258,20 +286,23 @@ Result<std::vector<float>> LearnerCore::score(TenantSlot tenant,
   return logprobs;
 }
 
-Status LearnerCore::save(TenantSlot tenant, const std::filesystem::path& folder) {
+Result<std::shared_ptr<const LearnerImage>> LearnerCore::capture(TenantSlot tenant) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
-  return backend_->run("saving a learner", 0, [&]() -> Status {
-    auto tensors = backend_->weights(slot);
-    if (const AdapterTable* adapter = backend_->adapter(slot); adapter != nullptr) {
-      RETURN_IF_ERROR(write_adapter_folder(folder / "weights", adapter->config(), base_folder_,
-                                           std::move(tensors)));
-    } else {
-      tensors.insert(tensors.end(), unused_.begin(), unused_.end());
-      RETURN_IF_ERROR(write_model_folder(folder / "weights", backend_->model(), tensors));
-    }
-    RETURN_IF_ERROR(backend_->save(slot, folder / "learner"));
-    return system_files().sync(folder);
-  });
+  LearnerCopy copy;
+  RETURN_IF_ERROR(backend_->run("copying a learner for a checkpoint", 0, [&]() -> Status {
+    ASSIGN_OR_RETURN(copy, backend_->capture(slot));
+    return ok();
+  }));
+  const AdapterTable* adapter = backend_->adapter(slot);
+  if (adapter == nullptr) copy.weights.insert(copy.weights.end(), unused_.begin(), unused_.end());
+  return std::shared_ptr<const LearnerImage>(std::make_shared<CapturedLearner>(
+      std::move(copy), backend_->model(), adapter == nullptr ? nullptr : &adapter->config(),
+      base_folder_));
+}
+
+Status LearnerCore::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const auto image, capture(tenant));
+  return image->write(folder);
 }
 
 Status LearnerCore::load(TenantSlot tenant, const std::filesystem::path& folder) {

@@ -27,6 +27,7 @@
 #include "kernels/train/adapter_training.h"
 #include "kernels/train/kept_batches.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/learner_copy.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/tenant_steps.h"
@@ -80,8 +81,9 @@ class LearnerBackend {
   virtual std::vector<WeightTensor> weights(size_t slot) = 0;
   /// Those of the last step, before the clip.
   virtual std::vector<WeightTensor> gradients(size_t slot) = 0;
-  /// Optimizer moments and steps (optimizer_state.h); load() also sets the weights, all or nothing.
-  virtual Status save(size_t slot, const std::filesystem::path& folder) = 0;
+  /// Copies on the host of what checkpoints keep.
+  virtual Result<LearnerCopy> capture(size_t slot) = 0;
+  /// Sets the weights, and loads the files of the optimizer (optimizer_state.h); all or nothing.
   virtual Status load(size_t slot, const std::vector<WeightTensor>& tensors,
                       const std::filesystem::path& folder) = 0;
 };
@@ -127,6 +129,7 @@ class LearnerCore : public Learner, private StepRunner {
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override;
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 

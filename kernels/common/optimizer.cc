@@ -341,20 +341,31 @@ void Optimizer::step_vector(const UpdatePart& part) {
   round_weights(part.offset, part.count);
 }
 
-Status Optimizer::save(const std::filesystem::path& folder) const {
+std::vector<WeightTensor> Optimizer::copy_state() {
+  constexpr int64_t kCopied = int64_t{1} << 20;  // elements at once
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const at::Tensor& from = states_[i];
+    if (!copies_[i].defined() || copies_[i].storage().use_count() > 1)
+      copies_[i] = at::empty(from.sizes(), at::TensorOptions(from.scalar_type()));
+    const int64_t all = from.numel();
+    (void)device_->run((all + kCopied - 1) / kCopied, all, [&](int64_t part) {
+      const int64_t begin = part * kCopied, count = std::min(kCopied, all - begin);
+      copies_[i].narrow(0, begin, count).copy_(from.narrow(0, begin, count));
+      return ok();
+    });
+  }
   std::vector<WeightTensor> tensors;
   tensors.reserve(plan_.tensors.size());
   for (const StateTensor& tensor : plan_.tensors) {
     const at::Tensor whole =
-        states_[tensor.buffer].narrow(0, tensor.offset, tensor.count).view(tensor.shape);
-    const auto host =
-        std::make_shared<const at::Tensor>(cut(whole, tensor.file_shape).contiguous().cpu());
+        copies_[tensor.buffer].narrow(0, tensor.offset, tensor.count).view(tensor.shape);
+    const auto host = std::make_shared<const at::Tensor>(cut(whole, tensor.file_shape).contiguous());
     const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
     tensors.push_back({tensor.name,
                        host->scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16,
                        tensor.file_shape, Blob(host, all)});
   }
-  return write_optimizer_state(folder, options_.kind, num_steps_, tensors);
+  return tensors;
 }
 
 Result<OptimizerState> Optimizer::read(const std::filesystem::path& folder) const {

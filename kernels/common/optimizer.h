@@ -4,7 +4,7 @@
 /// Formulas and their sources are in docs/design/optimizers.md. All arithmetic is fp32; Muon's
 /// iterations are bf16, and moments may be stored in bf16, rounded at random so that small changes
 /// are kept on average. The random bits depend on step and element only. A step has the same bits
-/// for any number of compute threads, and after save() and load().
+/// for any number of compute threads, and after its state was saved and read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -76,9 +76,11 @@ class Optimizer {
   /// that is NaN or infinite changes nothing: the report says that the step was skipped, and why.
   Status update(TrainReport& report);
 
-  /// Writes the state into `folder` (optimizer_state.h).
-  Status save(const std::filesystem::path& folder) const;
-  /// Reads and checks what save() wrote. set_state() of it cannot fail.
+  /// Copies of the state's arrays on the host. The next call reuses their memory if nobody has it.
+  std::vector<WeightTensor> copy_state();
+  /// Content of state.json.
+  Json header() const { return optimizer_state(options_.kind, num_steps_); }
+  /// Reads and checks the files of a state (optimizer_state.h). set_state() of it cannot fail.
   Result<OptimizerState> read(const std::filesystem::path& folder) const;
   void set_state(const OptimizerState& state);
 
@@ -119,6 +121,7 @@ class Optimizer {
   const std::vector<Unit> units_;
   int64_t reserved_floats_ = 0;       // of the largest unit
   std::array<at::Tensor, 2> states_;  // of OptimizerPlan
+  std::array<at::Tensor, 2> copies_;  // of states_ on the host, made by copy_state()
   int64_t num_steps_ = 0;
   // Of the step in progress.
   float lr_ = 0;

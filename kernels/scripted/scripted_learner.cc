@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "graph/base/files.h"
@@ -81,7 +83,10 @@ class ScriptedLearner final : public Learner {
     return scripted_snapshot(version, trained_of(tenant).history);
   }
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override;
   Status save(TenantSlot tenant, const fs::path& folder) override;
+  Status begin_save(LearnerSave save) override;
+  std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
   Status load(TenantSlot tenant, const fs::path& folder) override;
   SampleLimits limits() const override {
     return {options_.max_sequence_tokens, options_.vocab_size};
@@ -98,6 +103,29 @@ class ScriptedLearner final : public Learner {
   struct Trained {
     uint64_t history = 0;   // hash of the seed and all its steps; stands for the weights
     int64_t num_steps = 0;  // that changed the weights
+  };
+
+  /// The files of a save.
+  class Image final : public LearnerImage {
+   public:
+    Image(const ScriptedLearnerOptions& options, const Trained& trained)
+        : options_(options), trained_(trained) {}
+    /// For a writer's thread: lasts save_time.
+    Status write(const fs::path& folder) const override {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(options_.save_time.to_nanoseconds()));
+      return write_now(folder);
+    }
+    Status write_now(const fs::path& folder) const;
+
+   private:
+    const ScriptedLearnerOptions& options_;
+    const Trained trained_;
+  };
+
+  /// A save that ends later.
+  struct Saving {
+    LearnerSave save;
+    Image image;
   };
 
   /// A step in progress.
@@ -137,6 +165,7 @@ class ScriptedLearner final : public Learner {
   const ScriptedLearnerOptions options_;
   std::map<TenantSlot, Trained> trained_;      // of the tenants used so far
   std::map<TenantSlot, Stepping> unfinished_;  // tenants whose step has further passes
+  std::map<TenantSlot, Saving> saving_;        // with save_time
   Duration cost_;
 };
 
@@ -281,7 +310,34 @@ Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
   return logprobs;
 }
 
+Result<std::shared_ptr<const LearnerImage>> ScriptedLearner::capture(TenantSlot tenant) {
+  return std::shared_ptr<const LearnerImage>(std::make_shared<Image>(options_, trained_of(tenant)));
+}
+
 Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
+  return Image(options_, trained_of(tenant)).write_now(folder);
+}
+
+Status ScriptedLearner::begin_save(LearnerSave save) {
+  if (options_.save_time == Duration()) return Learner::begin_save(std::move(save));
+  const TenantSlot tenant = save.tenant;
+  saving_.erase(tenant);
+  saving_.emplace(tenant, Saving{std::move(save), Image(options_, trained_of(tenant))});
+  return ok();
+}
+
+std::optional<Status> ScriptedLearner::end_of_save(TenantSlot tenant, Time now) {
+  const auto found = saving_.find(tenant);
+  if (found == saving_.end()) return Learner::end_of_save(tenant, now);
+  const Saving& saving = found->second;
+  if (now - saving.save.now < options_.save_time) return std::nullopt;
+  Status ended = saving.image.write_now(saving.save.folder);
+  if (ended.ok()) ended = saving.save.commit();
+  saving_.erase(found);
+  return ended;
+}
+
+Status ScriptedLearner::Image::write_now(const fs::path& folder) const {
   RETURN_IF_ERROR(take_disk_fault(options_.device_fault_file, "a scripted checkpoint"));
   if (!options_.writes_files) return ok();
   std::error_code fault;
@@ -294,15 +350,16 @@ Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
     const std::span<const std::byte> part = std::as_bytes(std::span(text));
     return write_file_synced(file, {&part, 1});
   };
-  const Trained& trained = trained_of(tenant);
   Json config = Json::object(), state = Json::object();
   config.set("model_type", "scripted").set("vocab_size", options_.vocab_size);
   config.set("max_position_embeddings", options_.max_sequence_tokens);
   // 64 bits as text: other JSON readers keep only 53.
-  state.set("history", fmt::format("{:016x}", trained.history)).set("num_steps", trained.num_steps);
+  state.set("history", fmt::format("{:016x}", trained_.history))
+      .set("num_steps", trained_.num_steps);
   RETURN_IF_ERROR(write(folder / "weights" / "config.json", config));
-  RETURN_IF_ERROR(write_safetensors(folder / "weights" / "model.safetensors",
-                                    scripted_snapshot(PolicyVersion(0), trained.history)->tensors));
+  RETURN_IF_ERROR(
+      write_safetensors(folder / "weights" / "model.safetensors",
+                        scripted_snapshot(PolicyVersion(0), trained_.history)->tensors));
   RETURN_IF_ERROR(write(folder / "learner" / "state.json", state));
   RETURN_IF_ERROR(system_files().sync(folder / "weights"));
   return system_files().sync(folder / "learner");
@@ -341,7 +398,8 @@ Status validate(const ScriptedLearnerOptions& options) {
                  options.max_sequence_tokens);
   if (options.micro_batch_tokens < 1)
     return error(Code::kInvalid, "'micro_batch_tokens' is {}, below 1", options.micro_batch_tokens);
-  for (const Duration cost : {options.step_cost, options.token_cost, options.snapshot_cost})
+  for (const Duration cost :
+       {options.step_cost, options.token_cost, options.snapshot_cost, options.save_time})
     if (cost < Duration()) return error(Code::kInvalid, "a cost of {} is below 0", to_string(cost));
   return validate(options.schedule, options.optimizer.lr, options.max_steps);
 }

@@ -163,6 +163,11 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   parts.push_back(
       {fmt::format("logits of {} tokens", head_rows),
        kBytes * static_cast<double>(head_rows * (2 * hidden + int64_t{config.vocab_size}))});
+  double saved = adapters.empty() ? 3 * bytes : 0;
+  for (const auto& [tenant, adapter] : adapters)
+    saved += 3 * bytes_of(AdapterTable(table, adapter).tensors());
+  parts.push_back(
+      {"copy of what it trains and of the moments, while a checkpoint is written", saved});
   return parts;
 }
 

@@ -43,6 +43,22 @@ int64_t Learner::next_tokens(const TrainBatch& batch) const {
   return std::max<int64_t>(num_tokens, 1);  // an empty batch also needs a work call
 }
 
+Status Learner::begin_save(LearnerSave save) {
+  Status ended = this->save(save.tenant, save.folder);
+  if (ended.ok()) ended = save.commit();
+  saved_.insert_or_assign(save.tenant, std::move(ended));
+  return ok();
+}
+
+std::optional<Status> Learner::end_of_save(TenantSlot tenant, Time /*now*/) {
+  const auto found = saved_.find(tenant);
+  if (found == saved_.end())
+    return error(Code::kInternal, "the learner was not asked to save tenant {}", tenant);
+  Status ended = std::move(found->second);
+  saved_.erase(found);
+  return ended;
+}
+
 std::optional<Result<TrainReport>> Learner::step_queued(std::shared_ptr<const TrainBatch> batch,
                                                         uint64_t turn,
                                                         const StopRequested& stop_requested) {

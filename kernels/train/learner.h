@@ -22,7 +22,9 @@
 #include <vector>
 
 #include "graph/base/blob.h"
+#include "graph/base/clock.h"
 #include "graph/base/ids.h"
+#include "graph/base/late_answers.h"
 #include "graph/base/resource.h"
 #include "kernels/train/learner_turns.h"
 #include "kernels/weights/snapshot.h"
@@ -111,7 +113,24 @@ struct TrainReport {
 /// Called between micro-batches; true makes the learner stop and discard the step (kCancelled).
 using StopRequested = std::function<bool()>;
 
-class Learner : public Resource {
+/// The content of the files of save(), copied by capture(). Valid while its learner exists.
+class LearnerImage {
+ public:
+  virtual ~LearnerImage() = default;
+  /// Writes the files of save() into `folder`. Any thread, also while the learner makes steps.
+  virtual Status write(const std::filesystem::path& folder) const = 0;
+};
+
+/// A checkpoint to be saved: files as of save() into `folder`, then `commit()`. Both may run on
+/// another thread.
+struct LearnerSave {
+  TenantSlot tenant;
+  std::filesystem::path folder;
+  Time now;  // when it was asked for, by the run's clock
+  std::function<Status()> commit;
+};
+
+class Learner : public Resource, public LateAnswers {
  public:
   static constexpr std::string_view kResourceKind = "learner";
   using Resource::step;  // a learner has no work of its own between calls
@@ -148,6 +167,19 @@ class Learner : public Resource {
   /// `learner/` (optimizer, schedule, random state) into `folder`, which exists. Files are synced;
   /// the caller commits the folder.
   virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
+  /// A copy of what save() writes. Null: this learner makes none.
+  virtual Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) {
+    (void)tenant;
+    return std::shared_ptr<const LearnerImage>();
+  }
+  /// Begins to save the tenant as it is now; end_of_save() has the end. A tenant has one at a time:
+  /// the call waits for an earlier one, and forgets its end. The default saves and commits before
+  /// it returns.
+  virtual Status begin_save(LearnerSave save);
+  /// How the save that was begun last has ended, once; empty: it has not ended by `now`.
+  virtual std::optional<Status> end_of_save(TenantSlot tenant, Time now);
+  /// `wake` is called when end_of_save() has an end that it did not have before: never by default.
+  void set_wake(std::function<void()> wake) override { (void)wake; }
   /// Restores what save() wrote, for any tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
   /// Runs a step of one of several tenants pass by pass, when the tenant is next (learner_turns.h):
@@ -175,6 +207,7 @@ class Learner : public Resource {
     int64_t num_tokens = 0;  // in its next pass
   };
 
+  std::map<TenantSlot, Status> saved_;  // ends that were not asked for
   LearnerTurns turns_;
   // At most one per tenant.
   std::map<TenantSlot, Waiting> queue_;

@@ -10,7 +10,6 @@
 #include <system_error>
 
 #include "graph/base/files.h"
-#include "graph/base/json.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -58,18 +57,20 @@ Error misfit(const std::filesystem::path& file, const StateTensor& wanted,
 
 }  // namespace
 
-Status write_optimizer_state(const std::filesystem::path& folder, std::string_view kind,
-                             int64_t num_steps, const std::vector<WeightTensor>& tensors) {
+Json optimizer_state(std::string_view kind, int64_t num_steps) {
+  return Json::object()
+      .set("format", kFormat)
+      .set("kind", std::string(kind))
+      .set("num_steps", num_steps);
+}
+
+Status write_optimizer_files(const std::filesystem::path& folder,
+                             const std::vector<WeightTensor>& tensors, const Json& state) {
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
   RETURN_IF_ERROR(write_safetensors(folder / "optimizer.safetensors", tensors));
-  const std::string text = Json::object()
-                               .set("format", kFormat)
-                               .set("kind", std::string(kind))
-                               .set("num_steps", num_steps)
-                               .dump(2) +
-                           "\n";
+  const std::string text = state.dump(2) + "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
   RETURN_IF_ERROR(write_file_synced(folder / "state.json", parts));
   return system_files().sync(folder);

@@ -7,14 +7,18 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/json.h"
 #include "kernels/train/optimizer.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
 
-/// Creates `folder`, writes both files and syncs them. `tensors`: the arrays of the state.
-Status write_optimizer_state(const std::filesystem::path& folder, std::string_view kind,
-                             int64_t num_steps, const std::vector<WeightTensor>& tensors);
+/// The content of `state.json`.
+Json optimizer_state(std::string_view kind, int64_t num_steps);
+/// Creates `folder`, writes both files and syncs them. `tensors`: the arrays of the state. Any
+/// thread.
+Status write_optimizer_files(const std::filesystem::path& folder,
+                             const std::vector<WeightTensor>& tensors, const Json& state);
 
 struct OptimizerState {
   int64_t num_steps = 0;

@@ -174,6 +174,8 @@ OptionSet scripted_learner_options() {
              "time of a pass, which has a micro-batch of each step that takes part")
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot")
+      .field("save_time", &S::save_time, at_least(0),
+             "how long a checkpoint is being written, beside the steps")
       .field("device_fault_file", &S::device_fault_file, any(),
              "a step removes this file and has the fault named in it, \"lost\" or \"full\"; a "
              "checkpoint does so with \"no space\"")

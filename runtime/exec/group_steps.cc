@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/base/late_answers.h"
+
 namespace primerl {
 namespace {
 
@@ -35,6 +37,8 @@ Status GroupSteps::make_resources() {
     if (auto* outside = dynamic_cast<Outside*>(made->get())) {
       outside->set_wake(setup().wake);
       outsides_.push_back(outside);
+    } else if (auto* late = dynamic_cast<LateAnswers*>(made->get())) {
+      late->set_wake(setup().wake);
     }
     common_->owned.push_back(std::move(made).value());
   }

@@ -108,9 +108,12 @@ Result<uint64_t> find_training_step(const Remake& remake) {
   return error(Code::kNotFound, "its record ends after step {}", taken);
 }
 
-/// The last step of the group before its next work call. That call would have written the
-/// checkpoint, with the groups that had been judged until then.
-uint64_t last_before_saving(const Trace& trace, GroupId group, uint64_t training_step) {
+/// The last step of the group before the run asked for the checkpoint. If it did not, the last one
+/// before the next work call, which would have asked, with the groups that had been judged until
+/// then.
+uint64_t last_before_saving(const Trace& trace, GroupId group, TenantSlot tenant,
+                            uint64_t training_step) {
+  if (const auto saving = step_that_saved(trace, group, tenant, training_step)) return *saving - 1;
   uint64_t last = training_step;
   while (last < trace.last_step(group)) {
     const auto next = trace.step(group, last + 1);
@@ -312,7 +315,7 @@ Result<Remake> TrainingRecord::remake_from(const Part& part, TenantSlot tenant,
   else if (begun > 0)
     point.checkpoint = remake.begun_from[tenant.index()].folder;
   ASSIGN_OR_RETURN(const uint64_t training_step, find_training_step(remake));
-  remake.stop_step = last_before_saving(*part.trace, remake.group, training_step);
+  remake.stop_step = last_before_saving(*part.trace, remake.group, tenant, training_step);
   RETURN_IF_ERROR(check_inputs(remake));
   return remake;
 }

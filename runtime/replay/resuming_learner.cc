@@ -66,10 +66,21 @@ class ResumingLearner final : public TracedLearner {
                               : TracedLearner::score(tenant, tokens);
   }
   /// Files saved before the checkpoint existed in the recorded run and may have been removed.
-  Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
-    if (is_replaying(tenant)) RETURN_IF_ERROR(TracedLearner::save(tenant, folder));
-    if (!of(tenant).is_real || folder == point_of(tenant).checkpoint) return ok();
-    return setup_.writes_files || !is_replaying(tenant) ? learner().save(tenant, folder) : ok();
+  Status begin_save(LearnerSave save) override {
+    const TenantSlot tenant = save.tenant;
+    Followed& followed = of(tenant);
+    followed.is_saving = false;
+    if (is_replaying(tenant)) RETURN_IF_ERROR(TracedLearner::begin_save(save));
+    if (!followed.is_real || save.folder == point_of(tenant).checkpoint) return ok();
+    if (!setup_.writes_files && is_replaying(tenant)) return ok();
+    followed.is_saving = true;
+    return learner().begin_save(std::move(save));
+  }
+  /// A save that this learner did not begin was begun before the cut. It was committed, because
+  /// otherwise there would be no cut.
+  std::optional<Status> end_of_save(TenantSlot tenant, Time now) override {
+    if (is_replaying(tenant)) return TracedLearner::end_of_save(tenant, now);
+    return of(tenant).is_saving ? learner().end_of_save(tenant, now) : ok();
   }
   /// The recorded start was itself resumed from `folder`.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
@@ -96,6 +107,7 @@ class ResumingLearner final : public TracedLearner {
   struct Followed {
     bool is_real = false;  // its newest checkpoint is loaded, or it has none
     int64_t num_taken = 0;
+    bool is_saving = false;  // the real learner has begun the save that was asked for last
   };
 
   Followed& of(TenantSlot tenant) { return tenants_[tenant.index()]; }

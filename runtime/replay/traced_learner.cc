@@ -5,25 +5,26 @@
 namespace primerl {
 namespace {
 
-enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn };
+enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn, kSaved };
 
 std::string_view to_string(LearnerCall call) {
-  constexpr std::string_view kNames[] = {"step", "snapshot", "save", "load", "limits", "turn"};
+  constexpr std::string_view kNames[] = {"step",   "snapshot", "save", "load",
+                                         "limits", "turn",     "saved"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 /// One call and its result: for a step the TrainReport, for limits the SampleLimits, for a queued
-/// step whether its turn has come.
+/// step whether its turn has come, for a save whether it has ended.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 6;
+  static constexpr uint32_t kVersion = 7;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
   std::string text;
-  TenantSlot tenant;  // whose step or turn it was; none for other calls
-  bool is_granted = false;
+  TenantSlot tenant;        // whose step, turn or save it was; none for other calls
+  bool is_granted = false;  // its turn has come; its save has ended
 
   template <class F>
   static void fields(F& f) {
@@ -106,8 +107,40 @@ Result<std::vector<float>> TracedLearner::score(TenantSlot tenant,
 }
 
 Status TracedLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  if (learner_ == nullptr)
+    return error(Code::kUnavailable, "a learner played from the record has no weights");
+  return learner_->save(tenant, folder);
+}
+
+Status TracedLearner::begin_save(LearnerSave save) {
+  const TenantSlot tenant = save.tenant;
   if (is_replaying(tenant)) return calls_->take_status(LearnerCall::kSave);
-  return calls_->keep(LearnerCall::kSave, learner_->save(tenant, folder));
+  const Status begun = learner_->begin_save(std::move(save));
+  if (!begun.ok()) return calls_->keep(LearnerCall::kSave, begun);
+  LearnerAnswer answer;
+  answer.tenant = tenant;
+  calls_->keep(LearnerCall::kSave, std::move(answer));
+  return ok();
+}
+
+std::optional<Status> TracedLearner::end_of_save(TenantSlot tenant, Time now) {
+  if (is_replaying(tenant)) {
+    const auto answer = calls_->take(LearnerCall::kSaved);
+    if (!answer.ok()) return Status(answer.error());
+    if (!answer->is_granted) return std::nullopt;
+    return ok();
+  }
+  auto ended = learner_->end_of_save(tenant, now);
+  if (ended && !ended->ok()) return calls_->keep(LearnerCall::kSaved, std::move(*ended));
+  LearnerAnswer answer;
+  answer.tenant = tenant;
+  answer.is_granted = ended.has_value();
+  calls_->keep(LearnerCall::kSaved, std::move(answer));
+  return ended;
+}
+
+void TracedLearner::set_wake(std::function<void()> wake) {
+  if (learner_ != nullptr) learner_->set_wake(std::move(wake));
 }
 
 Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
@@ -162,6 +195,23 @@ std::string TracedLearner::describe() const {
 bool is_failed_learner_answer(std::span<const std::byte> note) {
   const auto payload = decode_message(message_type<LearnerAnswer>(), note);
   return payload.ok() && payload->as<LearnerAnswer>().has_failed;
+}
+
+std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, TenantSlot tenant,
+                                        uint64_t training_step) {
+  for (uint64_t step = training_step + 1; step <= trace.last_step(group); ++step) {
+    for (const NondeterministicInput& note : trace.notes(group, step)) {
+      if (note.kind != NoteKind::kResource) continue;
+      const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
+      if (!payload.ok()) continue;
+      const auto& answer = payload->as<LearnerAnswer>();
+      if (answer.tenant != tenant || answer.has_failed) continue;
+      if (answer.call == static_cast<uint8_t>(LearnerCall::kSave)) return step;
+      if (answer.call == static_cast<uint8_t>(LearnerCall::kStep) && !answer.skipped)
+        return std::nullopt;
+    }
+  }
+  return std::nullopt;
 }
 
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,

@@ -55,7 +55,11 @@ class TracedLearner : public Learner {
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  /// Not recorded; trainers call begin_save().
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status begin_save(LearnerSave save) override;
+  std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
+  void set_wake(std::function<void()> wake) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
   SampleLimits limits() const override;
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
@@ -88,6 +92,10 @@ class TracedLearner : public Learner {
 /// Whether a resource's note is a learner's answer that a call failed.
 bool is_failed_learner_answer(std::span<const std::byte> note);
 
+/// The step of a group that asked for a checkpoint of the tenant, after `training_step`, which made
+/// the weights, and before the tenant's next training step.
+std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, TenantSlot tenant,
+                                        uint64_t training_step);
 /// Visits the training steps in a group's record, without skipped ones, from its step `from` on.
 /// The visitor gets each one's tenant and the step of the group. It returns false to stop.
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,

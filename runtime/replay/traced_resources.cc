@@ -331,7 +331,6 @@ Result<std::shared_ptr<Engine>> replayed_engine(const ResourceFactory& make, con
 
 struct LearnerChoice {
   std::vector<RecoveryPoint> points;  // by tenant slot
-  bool is_checked = false;            // its steps are compared one by one with the record
   bool writes_files = true;
 };
 
@@ -381,10 +380,11 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
     }
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (learners.is_checked || !is_exact)
-      if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
-        return comparing_learner(std::move(learner), plan, owner, answers, learners.points, near,
-                                 learners.writes_files);
+    // Only the record says whether a save has ended, and which tenant is next: a start that was
+    // resumed forgot the order of its queue.
+    if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
+      return comparing_learner(std::move(learner), plan, owner, answers, learners.points, near,
+                               learners.writes_files);
     return traced(std::move(*made), skip);
   };
 }
@@ -397,14 +397,12 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
                    std::optional<TenantSlot> only) {
   LearnerChoice learners;
   learners.points = points_of(*setup.plan, only);
-  // The record says which tenant is next: a start that was resumed forgot the order of its queue.
-  learners.is_checked = only || setup.plan->tenants.size() > 1;
   use_resources(setup, std::move(make), depth, std::move(learners));
 }
 
 void use_learner_from(ReplaySetup& setup, ResourceFactory make, std::vector<RecoveryPoint> points) {
   use_resources(setup, std::move(make), ReplayDepth::kLearner,
-                {.points = std::move(points), .is_checked = true, .writes_files = false});
+                {.points = std::move(points), .writes_files = false});
 }
 
 }  // namespace primerl

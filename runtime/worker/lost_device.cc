@@ -62,6 +62,9 @@ class WatchedLearner final : public Learner {
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
     return watch_.seen(learner_->score(tenant, tokens));
   }
+  Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override {
+    return watch_.seen(learner_->capture(tenant));
+  }
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     return watch_.seen(learner_->save(tenant, folder));
   }

@@ -32,7 +32,7 @@ std::vector<TenantSlot> tenants_trained_by(const Plan& plan, ProcessId process) 
 WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
     : setup_(std::move(setup)),
       order_(std::move(order)),
-      has_learner_(!tenants_trained_by(*setup_.plan, setup_.process).empty()),
+      num_trained_(tenants_trained_by(*setup_.plan, setup_.process).size()),
       collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
                  [this](ProcessCut&& cut) { made(std::move(cut)); }),
       checkpoints_(setup_.newest_steps),
@@ -51,7 +51,7 @@ WorkerCuts::~WorkerCuts() {
 }
 
 void WorkerCuts::tick(Time now, uint64_t num_steps) {
-  if (has_learner_) return;
+  if (num_trained_ > 0) return;
   if (!last_at_) {
     last_at_ = now;
     last_steps_ = num_steps;
@@ -67,16 +67,28 @@ void WorkerCuts::tick(Time now, uint64_t num_steps) {
 
 /// With a learner, a cut would wait for a checkpoint, which is written at the end of the drain.
 void WorkerCuts::before_drain() {
-  if (!has_learner_) begin();
+  if (num_trained_ == 0) begin();
+}
+
+void WorkerCuts::checkpoint_begun(TenantSlot /*tenant*/) {
+  if (num_trained_ > 0) begin();
 }
 
 void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
-  {
-    const std::lock_guard lock(mutex_);
-    checkpoints_[tenant.index()] = std::max(checkpoints_[tenant.index()], step);
-    if (early_ && may_be_written(early_->head)) hand_over(*std::exchange(early_, std::nullopt));
+  const std::lock_guard lock(mutex_);
+  checkpoints_[tenant.index()] = std::max(checkpoints_[tenant.index()], step);
+  hand_over_newest();
+}
+
+/// The newest cut that no longer has to wait; older ones are of no use then. Call with
+/// mutex_ locked.
+void WorkerCuts::hand_over_newest() {
+  for (size_t i = early_.size(); i-- > 0;) {
+    if (!may_be_written(early_[i].head)) continue;
+    hand_over(std::move(early_[i]));
+    early_.erase(early_.begin(), early_.begin() + static_cast<ptrdiff_t>(i) + 1);
+    return;
   }
-  if (has_learner_) begin();
 }
 
 void WorkerCuts::begin() {
@@ -126,10 +138,9 @@ void WorkerCuts::made(ProcessCut&& cut) {
   if (head.number != number_) return;
   head.segment = segment_;
   head.line_files = {line_files_.begin(), line_files_.end()};
-  if (may_be_written(head))
-    hand_over(std::move(made));
-  else
-    early_ = std::move(made);
+  early_.push_back(std::move(made));
+  hand_over_newest();
+  if (early_.size() > num_trained_ + 1) early_.erase(early_.begin());
 }
 
 /// Call with mutex_ held.

@@ -1,18 +1,20 @@
 /// WorkerCuts: makes the cuts of one process (process_cut.h) and keeps them in its trace folder.
 ///
-/// A process with a learner makes a cut at every checkpoint that it has committed. Any other
-/// process makes one every `trace.cut_every` or `trace.cut_steps`, whichever comes first, and
-/// before a drain. A cut that is incomplete when the next one is due is abandoned. Work of a
-/// learner since its newest checkpoint is in no file. So a cut that is newer than the checkpoint
-/// waits in memory for the next checkpoint.
+/// A process with a learner makes a cut when a checkpoint is begun. Any other process makes one
+/// every `trace.cut_every` or `trace.cut_steps`, whichever comes first, and before a drain. A cut
+/// that is incomplete when the next one is due is abandoned. Work of a learner since its newest
+/// checkpoint is in no file. So a cut that is newer than a committed checkpoint waits in memory
+/// until one that is not older is committed: at most one more than there are tenants to train here,
+/// and the oldest is dropped for another one.
 ///
 /// The newest two cuts of a start are kept, with the record after them. When every process of the
 /// run has a cut, older segments may be removed. Older cuts stay as long as their record, thinned
 /// out by age (kept_cuts.h): a replay can begin from them.
 ///
-/// Threads: tick() is called by one thread, checkpoint_committed() by the trainers' threads, the
-/// CutSink by every actor group's thread. A separate thread writes the files. If the disk fails,
-/// one warning is given and the run continues: the older cuts still exist.
+/// Threads: tick() is called by one thread, checkpoint_begun() by the trainers' threads,
+/// checkpoint_committed() by the learners' writers, the CutSink by every actor group's thread. A
+/// separate thread writes the files. If the disk fails, one warning is given and the run continues:
+/// the older cuts still exist.
 #pragma once
 
 #include <condition_variable>
@@ -58,6 +60,8 @@ class WorkerCuts final : public CutSink {
   /// The run is about to drain. If the drain is interrupted, a resumed run follows the record up to
   /// this cut.
   void before_drain();
+  /// The trainer of `tenant` is in the step that asks for a checkpoint.
+  void checkpoint_begun(TenantSlot tenant);
   void checkpoint_committed(TenantSlot tenant, int64_t step);
 
   // CutSink
@@ -73,13 +77,14 @@ class WorkerCuts final : public CutSink {
   void made(ProcessCut&& cut);
   bool may_be_written(const CutHead& head) const;
   void hand_over(Made made);
+  void hand_over_newest();
   void write();
   void retire();
   bool all_have_cuts() const;
 
   const Setup setup_;
   const std::function<void(uint64_t)> order_;
-  const bool has_learner_;
+  const size_t num_trained_;  // tenants whose learners are here
   CutCollector collector_;
 
   std::mutex mutex_;
@@ -88,7 +93,7 @@ class WorkerCuts final : public CutSink {
   uint64_t number_ = 0;                         // number of the newest cut
   uint64_t segment_ = 1;                        // current segment when the newest cut began
   std::map<std::string, uint64_t> line_files_;  // for the open cut
-  std::optional<Made> early_;                   // waits for a checkpoint
+  std::vector<Made> early_;                     // wait for checkpoints, oldest first
   std::optional<Made> next_;                    // waits for the writing thread
   bool is_over_ = false;
 

@@ -7,25 +7,27 @@ namespace primerl {
 WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                          const std::string& process, const std::vector<ResumePoint>& begun_from,
                          std::function<void(TenantSlot, int64_t)> on_checkpoint,
-                         std::function<void(const Error&)> on_fault)
+                         std::function<void(const Error&)> on_fault,
+                         std::function<void(TenantSlot)> on_begin)
     : run_folder_(std::move(run_folder)),
       on_checkpoint_(std::move(on_checkpoint)),
       on_fault_(std::move(on_fault)),
+      on_begin_(std::move(on_begin)),
       steps_(step_lines_file(run_folder_ / "logs", process)) {
   for (const auto& tenant : plan.tenants)
-    checkpoints_.push_back(std::make_unique<CheckpointStore>(
+    checkpoints_.push_back(std::make_unique<Store>(CheckpointStore(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
         tenant.name,
         KeptCheckpoints{.last = tenant.keep_last,
                         .interval = tenant.checkpoint_every,
-                        .every = tenant.keep_every}));
+                        .every = tenant.keep_every})));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
     const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;
     tenants_.push_back(name);
   }
   for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
-    checkpoints_[slot]->keep(begun_from[slot].step);
+    checkpoints_[slot]->checkpoints.keep(begun_from[slot].step);
 }
 
 Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
@@ -51,15 +53,20 @@ void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_bef
   bytes_before_ = std::move(bytes_before);
   for (const auto& [file, bytes] : bytes_before_) writers_.try_emplace(file, GroupId());
   newest_ = std::move(newest);
-  for (const ResumePoint& point : newest_) last_steps_.push_back(point.step);
+  for (size_t slot = 0; slot < newest_.size(); ++slot)
+    checkpoints_[slot]->last_step = newest_[slot].step;
   is_following_ = true;
 }
 
 Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
+  for (const TenantSlot tenant : trained) {
+    // A checkpoint of the record that is still being written has its name only when it is complete.
+    Store& store = *checkpoints_[tenant.index()];
+    const std::lock_guard<std::mutex> lock(store.mutex);
+    store.checkpoints.remove_after(store.last_step);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   is_following_ = false;
-  for (const TenantSlot tenant : trained)
-    checkpoints_[tenant.index()]->remove_after(last_steps_[tenant.index()]);
   for (const auto& [file, bytes] : bytes_before_)
     if (followed_.find(file) == followed_.end()) {
       ASSIGN_OR_RETURN(followed_[file], FollowedLines::open(run_folder_ / file, bytes));
@@ -136,18 +143,24 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
     return newest->folder.parent_path() / fmt::format("step_{}", step);
   }
   RETURN_IF_ERROR(checkpoint_fault(step));
-  auto begun = checkpoints_[tenant.index()]->begin(step);
+  auto begun = [&] {
+    Store& store = *checkpoints_[tenant.index()];
+    const std::lock_guard<std::mutex> lock(store.mutex);
+    return store.checkpoints.begin(step);
+  }();
   if (!begun.ok()) return kept(begun.error()).error();
+  if (on_begin_ != nullptr) on_begin_(tenant);
   return begun;
 }
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   if (written_before(tenant, step) != nullptr) return ok();
   RETURN_IF_ERROR(checkpoint_fault(step));
-  RETURN_IF_ERROR(kept(checkpoints_[tenant.index()]->commit(step, manifest)));
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (tenant.index() < last_steps_.size()) last_steps_[tenant.index()] = step;
+    Store& store = *checkpoints_[tenant.index()];
+    const std::lock_guard<std::mutex> lock(store.mutex);
+    RETURN_IF_ERROR(kept(store.checkpoints.commit(step, manifest)));
+    store.last_step = step;
   }
   if (on_checkpoint_) on_checkpoint_(tenant, step);
   return ok();

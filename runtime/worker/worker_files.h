@@ -26,13 +26,15 @@ namespace primerl {
 
 class WorkerFiles final : public RunFiles {
  public:
-  /// `on_checkpoint` is called for committed checkpoints that did not exist before. Checkpoints in
+  /// `on_checkpoint` is called for committed checkpoints that did not exist before, and `on_begin`
+  /// (may be null) when one is begun, each on the thread of the call. Checkpoints in
   /// `begun_from` (by tenant slot, or empty) stay on the disk, because the record of this start
   /// cannot be replayed without them.
   WorkerFiles(const Plan& plan, std::filesystem::path run_folder, const std::string& process,
               const std::vector<ResumePoint>& begun_from,
               std::function<void(TenantSlot, int64_t)> on_checkpoint,
-              std::function<void(const Error&)> on_fault);
+              std::function<void(const Error&)> on_fault,
+              std::function<void(TenantSlot)> on_begin = nullptr);
 
   /// For a run that is resumed from a record. Until resume(), existing lines are compared instead
   /// of written, and checkpoints up to `newest` (by tenant slot; step 0: none) are not written
@@ -57,6 +59,15 @@ class WorkerFiles final : public RunFiles {
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
 
  private:
+  /// Of one tenant, because its trainer begins checkpoints while a writer commits those of others.
+  struct Store {
+    explicit Store(CheckpointStore store) : checkpoints(std::move(store)) {}
+    std::mutex mutex;
+    // Guarded by mutex.
+    CheckpointStore checkpoints;
+    int64_t last_step = 0;  // the newest one of a followed record
+  };
+
   /// The path below the run folder of a file that actors name.
   std::string name_of(std::string_view file) const;
   Status append(const std::string& file, std::string_view line);
@@ -70,14 +81,13 @@ class WorkerFiles final : public RunFiles {
   const std::filesystem::path run_folder_;
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
-  std::vector<std::string> tenants_;                           // names, by actor group
-  std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
-  std::vector<ResumePoint> newest_;                            // by tenant slot; empty: no record
-                                                               // is followed
-  std::vector<int64_t> last_steps_;                            // by tenant slot: steps of
-                                                               // checkpoints that were followed
+  const std::function<void(TenantSlot)> on_begin_;
+  std::vector<std::string> tenants_;  // names, by actor group
+  std::vector<ResumePoint> newest_;   // by tenant slot; empty: no record is followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
   StepWriter steps_;
+
+  std::vector<std::unique_ptr<Store>> checkpoints_;  // index = tenant slot
 
   std::mutex mutex_;  // guards the members below
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;

@@ -31,6 +31,7 @@
 #include "runtime/worker/worker_plugins.h"
 #include "runtime/worker/worker_services.h"
 #include "runtime/worker/worker_trace.h"
+#include "runtime/worker/writing_learner.h"
 
 namespace primerl {
 namespace {
@@ -194,7 +195,10 @@ RunEnded WorkerHost::run() {
       [this](TenantSlot tenant, int64_t step) {
         if (cuts_ != nullptr) cuts_->checkpoint_committed(tenant, step);
       },
-      [this](const Error& fault) { note_fault(fault); });
+      [this](const Error& fault) { note_fault(fault); },
+      [this](TenantSlot tenant) {
+        if (cuts_ != nullptr) cuts_->checkpoint_begun(tenant);
+      });
   if (record_) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
@@ -324,6 +328,7 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   auto factory = resource_factory(std::move(backends).value());
   factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
+  factory = writing_factory(std::move(factory));
   setup.factory = metering_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {

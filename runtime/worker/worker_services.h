@@ -25,12 +25,14 @@ class WorkerServices final : public ProcessServices {
   WorkerServices(const Plan& plan, const std::filesystem::path& folder, const std::string& process,
                  Log& log, ControlChannel& control, std::vector<ResumePoint> points,
                  std::function<void(TenantSlot, int64_t)> on_checkpoint,
-                 std::function<void(const Error&)> on_fault)
+                 std::function<void(const Error&)> on_fault,
+                 std::function<void(TenantSlot)> on_begin)
       : log_(log),
         control_(control),
         points_(std::move(points)),
         reports_all_(plan.processes.size() > 1),
-        files_(plan, folder, process, points_, std::move(on_checkpoint), std::move(on_fault)) {
+        files_(plan, folder, process, points_, std::move(on_checkpoint), std::move(on_fault),
+               std::move(on_begin)) {
     for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
   }
 

@@ -169,7 +169,7 @@ class FakeEngine final : public Engine {
 };
 
 /// Counts steps; the test scripts the next reports.
-class FakeLearner final : public Learner {
+class FakeLearner : public Learner {
  public:
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     if (stop()) return error(Code::kCancelled, "stop requested");

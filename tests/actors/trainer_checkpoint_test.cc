@@ -116,6 +116,153 @@ TEST_F(CheckpointStory, ADrainEndsWhatWaitsAndWritesOne) {
   EXPECT_THAT(trainer.sent<GroupEnded>("ended"), SizeIs(2));
 }
 
+/// A learner whose checkpoints end when the test says so.
+class LateLearner final : public testing::FakeLearner {
+ public:
+  Status begin_save(LearnerSave save) override {
+    begun.push_back(save.folder.filename());
+    open = std::move(save);
+    return ok();
+  }
+  std::optional<Status> end_of_save(TenantSlot, Time) override {
+    auto ended = std::exchange(end, std::nullopt);
+    return ended && ended->ok() ? open.commit() : ended;
+  }
+
+  std::vector<std::string> begun;
+  LearnerSave open;
+  std::optional<Status> end;
+};
+
+struct LateStory : CheckpointStory {
+  LateStory() { trainer.use("learner", late); }
+  void end(Status status = ok()) { late.end = std::move(status); }
+  int64_t num_waits() { return trainer.counter("checkpoints_waited"); }
+
+  LateLearner late;
+};
+
+TEST_F(LateStory, TrainsOnWhileACheckpointIsWritten) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  EXPECT_THAT(late.begun, ElementsAre("step_2"));
+  ASSERT_TRUE(trainer.give("group", a_group(4, 2, {0, 1})).ok());
+  work();
+  EXPECT_THAT(checkpoints(), IsEmpty());
+  end();
+  work();
+  EXPECT_THAT(checkpoints(), ElementsAre(2));
+  EXPECT_EQ(trainer.checkpoints()[0].manifest.find("consumed")->dump(), "[[0,3]]")
+      << "as it was when the copy was taken";
+  EXPECT_EQ(num_waits(), 0);
+}
+
+TEST_F(LateStory, LooksForTheEndOnceASecond) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  EXPECT_EQ(trainer.timer("save"), trainer.now() + Duration::seconds(1));
+  ASSERT_TRUE(trainer.advance(Duration::seconds(1)).ok());
+  EXPECT_EQ(trainer.timer("save"), trainer.now() + Duration::seconds(1));
+  end();
+  ASSERT_TRUE(trainer.advance(Duration::seconds(1)).ok());
+  work();  // a group gets a work call after each input
+  EXPECT_THAT(checkpoints(), ElementsAre(2));
+  EXPECT_FALSE(trainer.timer("save").has_value());
+}
+
+TEST_F(LateStory, WaitsWithItsStepsIfTheNextOneIsDue) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  batch(4, 2);  // the last step, whose checkpoint is due as well
+  EXPECT_THAT(late.begun, ElementsAre("step_2"));
+  EXPECT_EQ(num_waits(), 1);
+  work();
+  EXPECT_EQ(num_waits(), 1) << "counted once";
+  EXPECT_FALSE(trainer.is_finished(TenantSlot(0)));
+  end();
+  work();
+  EXPECT_THAT(late.begun, ElementsAre("step_2", "step_3"));
+  EXPECT_FALSE(trainer.is_finished(TenantSlot(0))) << "the end of the run waits for its checkpoint";
+  EXPECT_FALSE(trainer.idle());
+  end();
+  work();
+  EXPECT_THAT(checkpoints(), ElementsAre(2, 3));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+  EXPECT_TRUE(trainer.idle());
+}
+
+TEST_F(LateStory, ADrainWaitsForTheOpenOneAndWritesAnother) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  ASSERT_TRUE(trainer.drain().ok());
+  EXPECT_FALSE(trainer.idle()) << "step 2 is being written";
+  end();
+  work();
+  EXPECT_TRUE(trainer.idle());
+  EXPECT_THAT(checkpoints(), ElementsAre(2));
+  EXPECT_THAT(late.begun, ElementsAre("step_2")) << "nothing was trained after it";
+}
+
+TEST_F(LateStory, ADrainAfterALaterStepWritesThatStepToo) {
+  Tenant more = testing::a_tenant();
+  more.max_steps = 9;
+  more.checkpoint_every = 2;
+  trainer.set_tenants({more});
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  batch(4, 2);
+  ASSERT_TRUE(trainer.drain().ok());
+  end();
+  work();
+  EXPECT_THAT(late.begun, ElementsAre("step_2", "step_3"));
+  EXPECT_FALSE(trainer.idle());
+  end();
+  work();
+  EXPECT_TRUE(trainer.idle());
+  EXPECT_THAT(checkpoints(), ElementsAre(2, 3));
+}
+
+TEST_F(LateStory, ADiskThatFillsEndsTheRunAndNamesTheNewestCheckpoint) {
+  Tenant more = testing::a_tenant();
+  more.max_steps = 9;
+  more.checkpoint_every = 1;
+  trainer.set_tenants({more});
+  work();
+  batch(0, 0);
+  end();
+  work();
+  batch(2, 1);
+  end(error(Code::kIo, "writing 'model.safetensors': no space left on device"));
+  ASSERT_TRUE(trainer.run_work().ok()) << "what it says leaves before its fault";
+  EXPECT_TRUE(trainer.stops_on_error());
+  const auto failed = trainer.run_work();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message(), HasSubstr("no space left on device"));
+  EXPECT_THAT(failed.error().notes(), ElementsAre("the newest checkpoint is of step 1"));
+  EXPECT_TRUE(trainer.idle());
+  EXPECT_THAT(checkpoints(), ElementsAre(1));
+}
+
+TEST_F(LateStory, GivesUpAfterSaveMaxAndNotBefore) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  const Duration most = TrainerOptions().save_max;
+  ASSERT_TRUE(trainer.advance(most - Duration::nanoseconds(1)).ok());
+  work();
+  EXPECT_FALSE(trainer.stops_on_error());
+  ASSERT_TRUE(trainer.advance(Duration::nanoseconds(1)).ok());
+  ASSERT_TRUE(trainer.run_work().ok());
+  EXPECT_TRUE(trainer.stops_on_error());
+  EXPECT_THAT(trainer.run_work().error().message(),
+              HasSubstr("the checkpoint of step 2 was not written within"));
+}
+
 struct ResumeStory : CheckpointStory {
   ResumePoint point(int64_t step) {
     ResumePoint made;

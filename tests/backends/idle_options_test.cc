@@ -74,7 +74,7 @@ const std::map<std::string, Effects> kEffects = {
     {"learner scripted",
      {kLearner + kLoss + kOptimizer +
           "seed vocab_size max_sequence_tokens step_cost token_cost snapshot_cost "
-          "device_fault_file loss_shift",
+          "save_time device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},
     {"outside http",
      {"listen keys_file url connections_max requests_max header_bytes_max body_bytes_max "

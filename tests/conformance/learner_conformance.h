@@ -13,11 +13,13 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "graph/base/files.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/optimizer.h"
@@ -318,6 +320,46 @@ TEST_P(LearnerConformance, ARestoredLearnerContinuesUnchangedWithEachOptimizer) 
     EXPECT_EQ(actual.loss, expected.loss);
     EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
   }
+}
+
+/// The files of two folders, by name.
+inline std::map<std::string, std::string> files_below(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file())
+      files[entry.path().lexically_relative(folder).string()] = *read_text_file(entry.path());
+  return files;
+}
+
+TEST_P(LearnerConformance, ACopyIsWrittenAsItWasWhateverIsTrainedMeanwhile) {
+  const auto before = empty_folder("before"), later = empty_folder("later");
+  auto learner = make();
+  must_step(*learner, batch());
+  const auto copy = learner->capture(TenantSlot(0));
+  ASSERT_TRUE(copy.ok()) << copy.error().text();
+  ASSERT_NE(*copy, nullptr);
+  ASSERT_TRUE(learner->save(TenantSlot(0), before).ok());
+  must_step(*learner, batch(3));
+  ASSERT_TRUE((*copy)->write(later).ok());
+  EXPECT_EQ(files_below(later), files_below(before));
+  EXPECT_FALSE(files_below(before).empty());
+}
+
+TEST_P(LearnerConformance, ASaveIsCommittedOnceAndItsEndIsTakenOnce) {
+  const auto folder = empty_folder("begun");
+  auto learner = make();
+  int num_commits = 0;
+  const LearnerSave save{TenantSlot(0), folder, Time(), [&] {
+                           ++num_commits;
+                           return ok();
+                         }};
+  ASSERT_TRUE(learner->begin_save(save).ok());
+  const auto ended = learner->end_of_save(TenantSlot(0), Time());
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(ended->ok());
+  EXPECT_EQ(num_commits, 1);
+  EXPECT_FALSE(files_below(folder).empty());
+  EXPECT_FALSE(learner->end_of_save(TenantSlot(0), Time())->ok()) << "nothing was begun";
 }
 
 TEST_P(LearnerConformance, AFolderThatCannotBeReadLeavesTheLearnerAsItWas) {

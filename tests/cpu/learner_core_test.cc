@@ -72,7 +72,7 @@ class FakeBackend final : public LearnerBackend {
   }
   std::vector<WeightTensor> weights(size_t) override { return {}; }
   std::vector<WeightTensor> gradients(size_t) override { return {}; }
-  Status save(size_t, const std::filesystem::path&) override { return ok(); }
+  Result<LearnerCopy> capture(size_t) override { return LearnerCopy(); }
   Status load(size_t, const std::vector<WeightTensor>&, const std::filesystem::path&) override {
     return ok();
   }

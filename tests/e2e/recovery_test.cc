@@ -120,6 +120,44 @@ TEST(ARecoveredRun, AsksAgainForACheckpointThatAFullDiskRefused) {
   EXPECT_EQ(verify.code, 0) << verify.out;
 }
 
+/// The first checkpoint and its saved state are complete, the second is being written. Strictly on
+/// policy, so that both runs train on the same data.
+TEST(ARecoveredRun, KilledWhileACheckpointIsWrittenContinuesFromTheOlderOne) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run", other = scratch.path() / "uninterrupted";
+  const auto options = [](const std::string& save_time) {
+    return std::vector<std::string>{
+        "--max-steps", "45",
+        "--set",       "graph.restarts_max=0",
+        "--set",       "tenant.main.checkpoint_every=20",
+        "--set",       "tenant.main.max_off_policy_steps=0",
+        "--set",       "resource.learner.save_time=\"" + save_time + "\""};
+  };
+  const auto state = [](const fs::path& run) {
+    return *read_text_file(run / "checkpoints" / "step_45" / "learner" / "state.json");
+  };
+  ASSERT_EQ(run_graph_program(scripted_run(other, options("0s"))).code, 0);
+  {
+    std::vector<std::string> words = scripted_run(folder, options("1s"));
+    words.insert(words.begin(), "primerl-graph");
+    Program run(words);
+    while (!fs::exists(folder / "checkpoints" / ".step_40.tmp")) ASSERT_TRUE(run.is_running());
+    ::kill(worker_of(run), SIGKILL);
+    ASSERT_EQ(run.wait().code, 1);
+  }
+  ASSERT_TRUE(fs::exists(folder / "checkpoints" / "step_20"));
+  ASSERT_FALSE(fs::exists(folder / "checkpoints" / "step_40"));
+  ASSERT_EQ(list_cuts(folder / "trace").size(), 1U);
+  const auto head = read_cut_head(list_cuts(folder / "trace").front());
+  EXPECT_EQ(head->learner_steps.front().second, 20);
+  const auto end = resume(folder, "45");
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("the learner resumes after step 20"));
+  expect_whole(folder, "45");
+  EXPECT_EQ(state(folder), state(other));
+  expect_replays(folder);
+}
+
 /// A run that failed before its last step has steps left, whatever `max_steps` is now.
 TEST(ARecoveredRun, ThatFailedIsFollowedWithAnotherNumberOfSteps) {
   ScratchFolder scratch;

@@ -57,7 +57,10 @@ class Uninterrupted {
     DemoHooks hooks;
     hooks.observer = &order;
     hooks.factory = recording_factory(resource_factory(), recorder);
-    hooks.checkpoint_folder = [this](int64_t step) { return checkpoint(step); };
+    hooks.checkpoint_folder = [this](int64_t step) {
+      begun_[step] = steps_.size();
+      return checkpoint(step);
+    };
     // Committed within a step that is not recorded yet.
     hooks.on_checkpoint = [this](int64_t step) { committed_.push_back({step, steps_.size()}); };
     Cutter cutter(*this);
@@ -78,6 +81,12 @@ class Uninterrupted {
   const DemoResult& result() const { return result_; }
   uint64_t num_in_transit() const { return num_in_transit_; }
   size_t num_cuts() const { return cuts_.size(); }
+  /// Recorded steps of all groups between the begin of a checkpoint and its commit.
+  size_t num_steps_while_saving() const {
+    size_t sum = 0;
+    for (const auto& [step, committed] : committed_) sum += committed - begun_.at(step);
+    return sum;
+  }
   uint64_t num_steps_after(size_t cut) const {
     uint64_t before = 0;
     for (const GroupState& state : cuts_[cut].cut.groups) before += state.num_steps;
@@ -238,6 +247,7 @@ class Uninterrupted {
   uint64_t num_in_transit_ = 0;
   fs::path checkpoints_;
   std::vector<GroupId> steps_;
+  std::map<int64_t, size_t> begun_;  // by step of a checkpoint: number of steps of all groups
   // Step, and number of steps of all groups before it.
   std::vector<std::pair<int64_t, size_t>> committed_;
   std::shared_ptr<const Trace> trace_;
@@ -279,6 +289,12 @@ class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
 /// that is valid at the kill is valid after it.
 uint64_t holds_of(uint64_t seed) { return seed % 2 == 1 ? 20 + seed % 50 : 0; }
 
+/// In two of three runs checkpoints are being written for some time, so that kills meet them.
+std::vector<std::string> saves_of(uint64_t seed) {
+  if (seed % 3 == 0) return {};
+  return {fmt::format("resource.learner.save_time=\"{}ms\"", seed % 3 == 1 ? 20 : 300)};
+}
+
 /// In strictly on-policy training, the trained data does not depend on timing. So after a kill at
 /// any step, the rest of a resumed run must give the same result as the uninterrupted run, although
 /// its steps have another order.
@@ -287,8 +303,10 @@ TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
     const Uninterrupted run({.seed = seed,
                              .max_off_policy_steps = 0,
                              .checkpoint_every = 2,
-                             .holds_every = holds_of(seed)});
+                             .holds_every = holds_of(seed),
+                             .sets = saves_of(seed)});
     ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
+    ASSERT_EQ(run.num_steps_while_saving() > 0, seed % 3 != 0) << "seed " << seed;
     for (size_t kill = 0; kill <= run.num_steps(); ++kill) {
       const auto resumed = run.resume(kill, mix(seed, kill) % 2 == 0);
       const std::string where = fmt::format(
@@ -310,7 +328,8 @@ TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
     const DemoCase demo{.seed = seed,
                         .max_off_policy_steps = 0,
                         .checkpoint_every = 1,
-                        .holds_every = holds_of(seed)};
+                        .holds_every = holds_of(seed),
+                        .sets = saves_of(seed)};
     const Uninterrupted run(demo, 10 + seed % 90);
     ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
     num_cuts += run.num_cuts();
@@ -341,7 +360,8 @@ TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
 TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
   uint64_t num_dropped = 0, num_torn = 0;
   for_each_seed([&](uint64_t seed) {
-    const DemoCase demo{.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 1};
+    const DemoCase demo{
+        .seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 1, .sets = saves_of(seed)};
     const Uninterrupted run(demo, seed % 3 == 0 ? 0 : 10 + seed % 90);
     RandomStream draw(mix(seed, 9));
     for (int i = 0; i < 25; ++i) {
@@ -374,7 +394,7 @@ TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
 /// `replay --from`: the rest of a run, replayed from any of its cuts at control depth.
 TEST_P(RecoverySeeds, EveryCutIsAPlaceToReplayFrom) {
   for_each_seed([](uint64_t seed) {
-    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    DemoCase demo{.seed = seed, .checkpoint_every = 1, .sets = saves_of(seed)};
     demo.fault = kFaults[seed % std::size(kFaults)];
     const Uninterrupted run(demo, 10 + seed % 90);
     for (size_t i = 0; i < run.num_cuts(); ++i) {
@@ -393,7 +413,7 @@ TEST_P(RecoverySeeds, EveryCutIsAPlaceToReplayFrom) {
 TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
   for_each_seed([](uint64_t seed) {
     RandomStream draw(mix(seed, 8));
-    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    DemoCase demo{.seed = seed, .checkpoint_every = 1, .sets = saves_of(seed)};
     demo.max_off_policy_steps = static_cast<int64_t>(draw.below(3));
     demo.fault = kFaults[draw.below(std::size(kFaults))];
     const Uninterrupted run(demo, 10 + seed % 90);
@@ -423,7 +443,7 @@ TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
 TEST_P(RecoverySeeds, AResumedRunKeepsItsPromisesUnderEveryFault) {
   for_each_seed([](uint64_t seed) {
     RandomStream draw(mix(seed, 6));
-    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    DemoCase demo{.seed = seed, .checkpoint_every = 1, .sets = saves_of(seed)};
     demo.max_off_policy_steps = static_cast<int64_t>(draw.below(3));
     demo.fault = kFaults[draw.below(std::size(kFaults))];
     const Uninterrupted run(demo);

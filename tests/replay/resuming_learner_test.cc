@@ -13,6 +13,7 @@
 namespace primerl {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -117,6 +118,102 @@ TEST_F(AResumingLearner, PartsBeyondIt) {
   EXPECT_THAT(parted_, IsEmpty());
   again(1.001 * most, kDeviceTolerance);
   EXPECT_THAT(parted_, ElementsAre(HasSubstr("loss: recorded ")));
+}
+
+Time at(int64_t seconds) { return Time() + Duration::seconds(seconds); }
+
+/// The record of a run that was killed while a checkpoint was written, which lasts 10 s: the save
+/// was begun and looked for twice, without an end.
+class ASaveInARecord : public ::testing::Test {
+ protected:
+  ASaveInARecord() {
+    options_.save_time = Duration::seconds(10);
+    TracedLearner recording(
+        make_scripted_learner(options_).value(),
+        [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
+    begin(recording);
+    for (const int64_t seconds : {0, 5}) look(recording, seconds);
+  }
+
+  void begin(Learner& learner) {
+    const Status begun = learner.begin_save({TenantSlot(0), folder_.path() / "new", at(0), [this] {
+                                               ++num_commits_;
+                                               return ok();
+                                             }});
+    ASSERT_TRUE(begun.ok()) << begun.error().text();
+  }
+  static void look(Learner& learner, int64_t seconds) {
+    EXPECT_FALSE(learner.end_of_save(TenantSlot(0), at(seconds)).has_value());
+  }
+  std::shared_ptr<Learner> follow(RecoveryPoint point = {}) {
+    ResumingLearnerSetup setup;
+    setup.learner = make_scripted_learner(options_).value();
+    setup.next = [this]() -> const std::vector<std::byte>* {
+      if (tape_.empty()) return nullptr;
+      answer_ = std::move(tape_.front());
+      tape_.pop_front();
+      return &answer_;
+    };
+    setup.is_live = [this] { return is_live_; };
+    setup.points = {std::move(point)};
+    setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
+    return make_resuming_learner(std::move(setup));
+  }
+
+  const ScratchFolder folder_;
+  ScriptedLearnerOptions options_;
+  std::deque<std::vector<std::byte>> tape_;
+  std::vector<std::byte> answer_;
+  bool is_live_ = false;
+  int num_commits_ = 0;
+};
+
+TEST_F(ASaveInARecord, HasNoEndBeforeTheRecordHasOne) {
+  const auto learner = follow();
+  begin(*learner);
+  look(*learner, 100);  // whatever the writer has done here
+  look(*learner, 200);
+  EXPECT_THAT(learner->end_of_save(TenantSlot(0), at(300))->error().text(),
+              HasSubstr("no answer of the learner to this 'saved'"));
+}
+
+TEST_F(ASaveInARecord, IsWrittenAgainAndEndsInTheResumedRun) {
+  const auto learner = follow();
+  begin(*learner);
+  look(*learner, 0);
+  look(*learner, 5);
+  is_live_ = true;
+  look(*learner, 9);
+  EXPECT_EQ(num_commits_, 0);
+  const auto ended = learner->end_of_save(TenantSlot(0), at(10));
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(ended->ok());
+  EXPECT_EQ(num_commits_, 1);
+}
+
+TEST_F(ASaveInARecord, ThatACutHasAsOpenWasCommitted) {
+  const auto learner = follow();
+  is_live_ = true;
+  const auto ended = learner->end_of_save(TenantSlot(0), at(0));
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(ended->ok());
+  EXPECT_EQ(num_commits_, 0) << "nothing is written";
+}
+
+TEST_F(ASaveInARecord, OfTheCheckpointThatIsLoadedIsNotWrittenAgain) {
+  const fs::path folder = folder_.path() / "new";
+  fs::create_directories(folder);
+  ASSERT_TRUE(make_scripted_learner(options_).value()->save(TenantSlot(0), folder).ok());
+  const auto learner = follow({folder, 0});
+  LearnerProgress progress;
+  progress.tenants[TenantSlot(0)].num_steps = 0;
+  ASSERT_TRUE(learner->restore_state(written_state(progress)).ok());
+  begin(*learner);
+  look(*learner, 0);
+  look(*learner, 5);
+  is_live_ = true;
+  EXPECT_TRUE(learner->end_of_save(TenantSlot(0), at(5))->ok());
+  EXPECT_EQ(num_commits_, 0);
 }
 
 }  // namespace

@@ -24,8 +24,9 @@
 namespace primerl::sim {
 namespace {
 
-constexpr uint64_t kWorldsMade = 48;       // worlds whose groups are made again at random moments
-constexpr uint64_t kOutsideMade = 24;      // the same for worlds that ask outside
+constexpr uint64_t kWorldsMade = 48;   // worlds whose groups are made again at random moments
+constexpr uint64_t kSavingMade = 18;   // the same for worlds that take time to write checkpoints
+constexpr uint64_t kOutsideMade = 24;  // the same for worlds that ask outside
 constexpr uint64_t kEvaluationsMade = 24;  // the same for worlds that measure their policy
 constexpr uint64_t kClientsMade = 24;      // the same for worlds with a gateway or judges
 constexpr uint64_t kWorldsSearched = 600;  // worlds searched for moments
@@ -242,21 +243,22 @@ std::vector<std::string> broken_moments(uint64_t world, const std::vector<Moment
   return broken;
 }
 
-/// The first worlds, the first of those that ask outside, of those that measure their policy, and
-/// of those with clients or judges.
-std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_outside, uint64_t num_evaluations,
-                             uint64_t num_clients) {
+/// The first worlds, the first of those that take time to write checkpoints, of those that ask
+/// outside, of those that measure their policy, and of those with clients or judges.
+std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t num_outside,
+                             uint64_t num_evaluations, uint64_t num_clients) {
   std::vector<uint64_t> all;
   for (uint64_t i = 0; i < num_clients; ++i) all.push_back(kClientWorlds + i);
   for (uint64_t i = 0; i < num_evaluations; ++i) all.push_back(kEvaluationWorlds + i);
   for (uint64_t i = 0; i < num_outside; ++i) all.push_back(kOutsideWorlds + i);
+  for (uint64_t i = 0; i < num_saving; ++i) all.push_back(kSavingWorlds + i);
   for (uint64_t i = 0; i < num_inside; ++i) all.push_back(i);
   return all;
 }
 
 TEST(States, AWorldGivesTheSameMarksEachTime) {
   for (const uint64_t world :
-       worlds(2 * kWorldKinds, kOutsideMade, kEvaluationsMade, kClientsMade)) {
+       worlds(2 * kWorldKinds, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade)) {
     const WorldRun once = run_world(world);
     ASSERT_EQ(once.fault, "") << describe_world(world);
     EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
@@ -266,7 +268,8 @@ TEST(States, AWorldGivesTheSameMarksEachTime) {
 }
 
 TEST(States, AnActorRestoredAtAnyMomentContinuesUnchanged) {
-  for (const uint64_t world : worlds(kWorldsMade, kOutsideMade, kEvaluationsMade, kClientsMade)) {
+  for (const uint64_t world :
+       worlds(kWorldsMade, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade)) {
     const WorldRun plain = run_world(world);
     ASSERT_EQ(plain.fault, "") << describe_world(world);
     RandomStream random(mix(world, 12));
@@ -309,7 +312,7 @@ TEST(States, EveryFieldHasAMomentAtWhichItMatters) {
     }
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
   const uint64_t num_worlds = few == nullptr ? kWorldsSearched : std::strtoull(few, nullptr, 10);
-  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds);
+  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds);
   for (size_t i = 0; updates && i < searched.size() && !missing.empty(); ++i) {
     const uint64_t world = searched[i];
     for (Moment& moment : search(world, missing)) {

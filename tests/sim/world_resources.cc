@@ -83,6 +83,10 @@ class WatchedLearner final : public Learner {
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
     return learner_->score(tenant, tokens);
   }
+  Status begin_save(LearnerSave save) override { return learner_->begin_save(std::move(save)); }
+  std::optional<Status> end_of_save(TenantSlot tenant, Time now) override {
+    return learner_->end_of_save(tenant, now);
+  }
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     return learner_->save(tenant, folder);
   }

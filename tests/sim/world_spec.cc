@@ -294,6 +294,11 @@ std::unique_ptr<World> make_world(uint64_t number) {
   set(fmt::format("resource.learner.device_fault_file=\"{}\"", fault_file("learner").string()));
   set(fmt::format("node.trainer.lost_batches_max={}", one_of(random, 4) ? 2 : 50));
   set(fmt::format("node.trainer.skipped_max={}", one_of(random, 3) ? 2 : 10));
+  if (number >= kSavingWorlds && number < kOutsideWorlds) {
+    RandomStream saves(mix(number, stable_hash("saves")));
+    set(fmt::format("resource.learner.save_time=\"{}ms\"", 5 + saves.below(1500)));
+    set(fmt::format("node.trainer.save_max=\"{}\"", one_of(saves, 4) ? "1s" : "1h"));
+  }
   if (spec.kind == WorldKind::kSupervised) {
     set(fmt::format("model.policy.path=\"{}/examples/arithmetic_tool/base\"", PRIMERL_SOURCE_DIR));
     set(fmt::format("tenant.main.max_steps={}", 3 + random.below(4)));

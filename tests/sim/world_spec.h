@@ -61,6 +61,8 @@ struct WorldSpec {
 };
 
 inline constexpr uint64_t kWorldKinds = 9;
+/// Worlds from this number to the next take time to write checkpoints, some too much.
+inline constexpr uint64_t kSavingWorlds = 50'000;
 /// Worlds from this number on ask their environment, their rewards or both outside (outside.h).
 inline constexpr uint64_t kOutsideWorlds = 100'000;
 /// Worlds from this number on measure their policy, and some have a last task. Every second one

@@ -72,11 +72,13 @@ TEST(Memory, OfALearnerHasTheActivationsAndLogitsOfAMicroBatch) {
   const double last = 3 * 8 + 1;  // output, factor and norm, and the residual's gradient
   EXPECT_EQ(training_floats_per_row(small_model(), "none"), 2 * layer + gradients + last);
   const auto parts = learner_memory({}, small_model(), {}, 5);
-  ASSERT_EQ(parts.size(), 5U);
+  ASSERT_EQ(parts.size(), 6U);
   EXPECT_EQ(parts[3].what, "activations of 5 tokens, a micro-batch");
   EXPECT_EQ(parts[3].bytes, 4 * 5 * (2 * layer + gradients + last + 8));
   EXPECT_EQ(parts[4].what, "logits of 5 tokens") << "fewer than a chunk";
   EXPECT_EQ(parts[4].bytes, 4 * 5 * (10 + 2 * 8));
+  EXPECT_THAT(parts[5].what, HasSubstr("while a checkpoint is written"));
+  EXPECT_EQ(parts[5].bytes, 3 * floats_of(table));
   EXPECT_EQ(training_logits_rows(49152), 682);
   EXPECT_EQ(training_logits_rows(1 << 20), 48) << "at least";
 }

@@ -188,18 +188,47 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
   cutting.cuts->tick(at(1) + Duration::seconds(1000), 1000000);
   EXPECT_EQ(cutting.num_ordered, 0);
   cutting.learner_steps = 5;  // the start began at step 10
+  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  EXPECT_EQ(cutting.num_ordered, 1);
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
   EXPECT_EQ(cutting.num_ordered, 1);
   EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
 }
 
+// A run that is killed before the commit resumes from the older pair.
+TEST(WorkerCuts, OfALearnerAreNoFileBeforeTheirCheckpointIsCommitted) {
+  Cutting cutting(true);
+  cutting.learner_steps = 5;
+  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 14);  // an older one
+  cutting.cuts.reset();                                   // writes what may be written
+  EXPECT_EQ(cutting.num_ordered, 1);
+  EXPECT_THAT(cutting.files(), IsEmpty());
+}
+
 TEST(WorkerCuts, NewerThanTheCheckpointWaitForTheNextCheckpoint) {
   Cutting cutting(true);
-  cutting.learner_steps = 6;
-  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // the learner has made step 16 meanwhile
+  cutting.learner_steps = 6;  // the learner has made step 16 before it was cut
+  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
   cutting.learner_steps = 12;
+  cutting.cuts->checkpoint_begun(TenantSlot(0));
   cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
   ASSERT_TRUE(cutting.wait([&] { return !cutting.files().empty(); }));
+  ASSERT_EQ(cutting.files().size(), 1U);
+  const auto head = read_cut_head(cutting.scratch.path() / cutting.files().front());
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{16})));
+}
+
+TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {
+  Cutting cutting(true);  // one tenant: two cuts wait
+  for (const int64_t steps : {5, 6, 7}) {
+    cutting.learner_steps = steps;
+    cutting.cuts->checkpoint_begun(TenantSlot(0));
+  }
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // its cut was dropped
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
+  cutting.cuts.reset();
   ASSERT_EQ(cutting.files().size(), 1U);
   const auto head = read_cut_head(cutting.scratch.path() / cutting.files().front());
   EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{16})));

@@ -127,9 +127,7 @@ class CpuBackend final : public LearnerBackend {
   std::vector<WeightTensor> gradients(size_t slot) override {
     return trained_[slot].tensors.copy_gradients();
   }
-  Status save(size_t slot, const std::filesystem::path& folder) override {
-    return trained_[slot].tensors.save(folder);
-  }
+  Result<LearnerCopy> capture(size_t slot) override { return trained_[slot].tensors.capture(); }
   Status load(size_t slot, const std::vector<WeightTensor>& tensors,
               const std::filesystem::path& folder) override {
     RETURN_IF_ERROR(trained_[slot].tensors.load(tensors, folder));

@@ -21,11 +21,15 @@ TrainedTensors::TrainedTensors(const TensorTable& table, at::Tensor weights,
 
 std::vector<WeightTensor> TrainedTensors::copy_weights() {
   const std::shared_ptr<float> copy = copies_.take();
-  const float* from = weights();
+  const float* numbers = weights();
   share(table_.count(), table_.count(), [&](int64_t begin, int64_t end) {
-    std::copy(from + begin, from + end, copy.get() + begin);
+    std::copy(numbers + begin, numbers + end, copy.get() + begin);
   });
   return view_parameters(table_, copy.get(), copy);
+}
+
+LearnerCopy TrainedTensors::capture() {
+  return {copy_weights(), optimizer_->copy_state(), optimizer_->header()};
 }
 
 std::vector<WeightTensor> TrainedTensors::copy_gradients() const {

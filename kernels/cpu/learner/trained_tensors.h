@@ -16,6 +16,7 @@
 #include "kernels/common/optimizer.h"
 #include "kernels/models/tensors.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/learner_copy.h"
 #include "kernels/train/options.h"
 
 namespace primerl {
@@ -41,9 +42,10 @@ class TrainedTensors {
   std::vector<WeightTensor> copy_weights();
   std::vector<WeightTensor> copy_gradients() const;
 
-  /// Writes moments and steps into `folder` (optimizer_state.h).
-  Status save(const std::filesystem::path& folder) const { return optimizer_->save(folder); }
-  /// Sets the weights to `tensors` and loads what save() wrote; all or nothing.
+  /// Copies of weights, moments and steps, in buffers that are reused as those of copy_weights().
+  LearnerCopy capture();
+  /// Sets the weights to `tensors` and loads the files of moments and steps (optimizer_state.h);
+  /// all or nothing.
   Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
 
  private:

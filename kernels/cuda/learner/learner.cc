@@ -78,9 +78,7 @@ class CudaBackend final : public LearnerBackend {
   std::vector<WeightTensor> gradients(size_t slot) override {
     return trained_[slot]->copy_gradients();
   }
-  Status save(size_t slot, const std::filesystem::path& folder) override {
-    return trained_[slot]->save(folder);
-  }
+  Result<LearnerCopy> capture(size_t slot) override { return trained_[slot]->capture(); }
   Status load(size_t slot, const std::vector<WeightTensor>& tensors,
               const std::filesystem::path& folder) override {
     RETURN_IF_ERROR(trained_[slot]->load(tensors, folder));

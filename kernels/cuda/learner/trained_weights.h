@@ -21,6 +21,7 @@
 #include "kernels/cuda/layers/fp8.h"
 #include "kernels/models/padded_adapters.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/learner_copy.h"
 #include "kernels/train/options.h"
 #include "kernels/weights/device_weights.h"
 
@@ -86,8 +87,11 @@ class CudaTrainedWeights {
                  WeightSnapshot& snapshot) const;
   uint64_t published_bytes() const { return weights_.nbytes(); }
   std::vector<WeightTensor> copy_gradients() const;
-  /// The files of TrainedTensors; load() is all or nothing.
-  Status save(const std::filesystem::path& folder) const { return optimizer_->save(folder); }
+  /// As TrainedTensors::capture(), on the host; waits for the device.
+  LearnerCopy capture() const {
+    return {copy_weights(), optimizer_->copy_state(), optimizer_->header()};
+  }
+  /// As TrainedTensors::load().
   Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
 
  private:

@@ -1,0 +1,96 @@
+// The checkpoints of a Trainer: the learner copies its state between two steps, and writes it
+// beside later ones (docs/design/recovery.md).
+#include <utility>
+
+#include "actors/trainer/trainer.h"
+
+namespace primerl {
+namespace {
+
+// The learner wakes the trainer when a checkpoint has ended. On a virtual clock only this does.
+constexpr Duration kLookAgain = Duration::seconds(1);
+
+}  // namespace
+
+Status Trainer::resume(const ResumePoint& point) {
+  RETURN_IF_ERROR(learner_->load(tenant_, point.folder));
+  const Json* consumed = point.manifest.find("consumed");
+  if (consumed == nullptr)
+    return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", point.folder.string());
+  ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
+  ASSIGN_OR_RETURN(const int64_t resumes, point.manifest.get_int("resumes"));
+  num_resumes_ = resumes + 1;
+  version_ = point.version;
+  checkpointed_ = point.step;
+  return ok();
+}
+
+Status Trainer::checkpoint() {
+  saves_at_end_ = false;
+  const int64_t step = version_.value;
+  RunFiles& files = services().files();
+  ASSIGN_OR_RETURN(const auto folder, files.begin_checkpoint(tenant_, step));
+  LearnerSave save{tenant_, folder, services().now(), nullptr};
+  save.commit = [&files, tenant = tenant_, step, state = checkpoint_state(tenant())] {
+    return files.commit_checkpoint(tenant, step, state);
+  };
+  RETURN_IF_ERROR(learner_->begin_save(std::move(save)));
+  save_ = OpenSave{step, services().now(), false};
+  look_for_save();
+  if (save_) services().set_timer("save", kLookAgain);
+  return ok();
+}
+
+void Trainer::look_for_save() {
+  if (!save_) return;
+  const auto ended = learner_->end_of_save(tenant_, services().now());
+  const Duration lasts = services().now() - save_->began;
+  if (!ended && lasts < options_.save_max) return;
+  const int64_t step = std::exchange(save_, std::nullopt)->step;
+  services().cancel_timer("save");
+  if (!ended)
+    return give_up(error(Code::kDeadline, "the checkpoint of step {} was not written within {}",
+                         step, to_string(options_.save_max))
+                       .note("save_max of the trainer node is the limit"));
+  if (!ended->ok()) return give_up(ended->error());
+  checkpointed_ = step;
+}
+
+/// The work call that follows looks for the end.
+Status Trainer::on_save_timer() {
+  if (save_ && !fault_) services().set_timer("save", kLookAgain);
+  return ok();
+}
+
+/// The next checkpoint is due, or the run ends, and the last one is still being written.
+bool Trainer::wait_for_save() {
+  const bool is_next_due = save_->step != version_.value;
+  if (is_next_due && !std::exchange(save_->is_awaited, true))
+    services().count("checkpoints_waited", 1);
+  leave_queue();
+  return false;
+}
+
+Json Trainer::checkpoint_state(const Tenant& tenant) const {
+  return Json::object()
+      .set("tenant", tenant.name)
+      .set("step", version_.value)
+      .set("version", version_.value)
+      .set("resumes", num_resumes_)
+      .set("consumed", consumed_.to_json());
+}
+
+Status Trainer::drain() {
+  publish_step_metrics();
+  look_for_save();
+  is_done_ = true;
+  leave_queue();
+  end_all(take_groups_here(), RolloutEnd::kCancelled, "the run ends");
+  update_flow();
+  if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
+  if (!save_) return checkpoint();
+  saves_at_end_ = save_->step != version_.value;
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,185 @@
+#include "runtime/worker/writing_learner.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace primerl {
+namespace {
+
+class WritingLearner final : public Learner {
+ public:
+  explicit WritingLearner(std::shared_ptr<Learner> learner) : learner_(std::move(learner)) {}
+  ~WritingLearner() override {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    if (writer_.joinable()) writer_.join();
+  }
+
+  Status begin_save(LearnerSave save) override;
+  std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
+  void set_wake(std::function<void()> wake) override {
+    const std::lock_guard lock(mutex_);
+    wake_ = std::move(wake);
+  }
+
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    return learner_->step(batch, stop);
+  }
+  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                 const StopRequested& stop) override {
+    return learner_->step_together(batches, stop);
+  }
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop) override {
+    return learner_->pass_together(batches, stop);
+  }
+  int64_t next_tokens(const TrainBatch& batch) const override {
+    return learner_->next_tokens(batch);
+  }
+  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override {
+    return learner_->snapshot(tenant, version);
+  }
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
+    return learner_->score(tenant, tokens);
+  }
+  Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override {
+    return learner_->capture(tenant);
+  }
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return learner_->save(tenant, folder);
+  }
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    return learner_->load(tenant, folder);
+  }
+  std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
+                                                 uint64_t turn,
+                                                 const StopRequested& stop) override {
+    return learner_->step_queued(std::move(batch), turn, stop);
+  }
+  void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
+  SampleLimits limits() const override { return learner_->limits(); }
+  Status step() override { return learner_->step(); }
+  bool has_work() const override { return learner_->has_work(); }
+  Duration take_cost() override { return learner_->take_cost(); }
+  std::string describe() const override { return learner_->describe(); }
+  Blob save_state() const override { return learner_->save_state(); }
+  Status restore_state(const Blob& state) override { return learner_->restore_state(state); }
+
+ private:
+  struct Writing {
+    LearnerSave save;
+    std::shared_ptr<const LearnerImage> image;
+  };
+
+  void write();
+  static Status written(const Writing& writing);
+
+  const std::shared_ptr<Learner> learner_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<Writing> queue_;                         // at most one per tenant
+  std::map<TenantSlot, std::optional<Status>> ends_;  // empty: not written yet
+  std::function<void()> wake_;
+  bool is_over_ = false;
+
+  std::thread writer_;
+};
+
+Status WritingLearner::begin_save(LearnerSave save) {
+  const TenantSlot tenant = save.tenant;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      const auto earlier = ends_.find(tenant);
+      return earlier == ends_.end() || earlier->second.has_value();
+    });
+    ends_.erase(tenant);
+  }
+  ASSIGN_OR_RETURN(auto image, learner_->capture(tenant));
+  if (image == nullptr)
+    return error(Code::kInternal, "a learner that makes no copy cannot be saved while it trains");
+  {
+    const std::lock_guard lock(mutex_);
+    ends_[tenant];
+    queue_.push_back({std::move(save), std::move(image)});
+  }
+  changed_.notify_all();
+  if (!writer_.joinable()) writer_ = std::thread([this] { write(); });
+  return ok();
+}
+
+std::optional<Status> WritingLearner::end_of_save(TenantSlot tenant, Time /*now*/) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ends_.find(tenant);
+  if (found == ends_.end())
+    return error(Code::kInternal, "the learner was not asked to save tenant {}", tenant);
+  std::optional<Status> end = found->second;
+  if (end) ends_.erase(found);
+  return end;
+}
+
+Status WritingLearner::written(const Writing& writing) {
+  try {
+    const Status files = writing.image->write(writing.save.folder);
+    if (files.ok()) return writing.save.commit();
+    std::error_code ignored;  // otherwise the next checkpoint removes it
+    std::filesystem::remove_all(writing.save.folder, ignored);
+    return files;
+  } catch (const std::exception& exception) {
+    return error(Code::kInternal, "an exception left the writing of a checkpoint: {}",
+                 exception.what());
+  }
+}
+
+void WritingLearner::write() {
+  while (true) {
+    Writing next;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !queue_.empty() || is_over_; });
+      if (queue_.empty()) return;
+      next = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    Status end = written(next);
+    next.image.reset();  // frees the copy before the next one is made
+    std::function<void()> wake;
+    {
+      const std::lock_guard lock(mutex_);
+      ends_[next.save.tenant] = std::move(end);
+      wake = wake_;
+    }
+    changed_.notify_all();
+    if (wake != nullptr) wake();
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner) {
+  return std::make_shared<WritingLearner>(std::move(learner));
+}
+
+ResourceFactory writing_factory(ResourceFactory make) {
+  return [make = std::move(make)](const Plan& plan,
+                                  int32_t index) -> Result<std::shared_ptr<Resource>> {
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
+      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner)));
+    return made;
+  };
+}
+
+}  // namespace primerl

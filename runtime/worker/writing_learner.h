@@ -1,0 +1,24 @@
+/// A Learner whose checkpoints are written by a thread of its own: begin_save() copies weights and
+/// optimizer and returns, the thread writes the copy and commits it (docs/design/recovery.md).
+///
+/// One thread for all tenants of the learner; it starts with the first save. Copies are written in
+/// the order of the calls, one at a time. A tenant has at most one copy: its next begin_save()
+/// waits. When the object is destroyed, all checkpoints that were begun are written first.
+///
+/// Threads: as for the learner that it wraps. `commit` of a save and the wake function are called
+/// on the writer's thread.
+#pragma once
+
+#include <memory>
+
+#include "kernels/train/learner.h"
+#include "runtime/exec/executor.h"
+
+namespace primerl {
+
+std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner);
+
+/// Wraps every learner that `make` makes.
+ResourceFactory writing_factory(ResourceFactory make);
+
+}  // namespace primerl
