@@ -182,9 +182,12 @@ struct Tenant {
   int64_t checkpoint_every = 0;      // steps; 0 = only at the end
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
   int64_t keep_every = 0;            // every K-th checkpoint is never removed; 0 = none
-  int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
-  int64_t inflight = 0;              // most rollouts at once; 0 = only `max_inflight` of the node
-                                     // limits them
+  int64_t keep_best = 0;             // checkpoints with the best `best_by`, never removed; 0 = none
+  /// A metric of training steps. The largest is best, with "-" before the name the smallest.
+  std::string best_by = "reward/all/mean";
+  int64_t straggler_wait_ms = 0;  // how long a batch waits for an older group
+  int64_t inflight = 0;           // most rollouts at once; 0 = only `max_inflight` of the node
+                                  // limits them
   /// Share of engines and learner, by tokens, while other tenants need them too. 0 in a file means
   /// an equal part of what the other tenants leave; here that part is filled in, above 0.
   double share = 0;

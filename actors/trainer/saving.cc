@@ -1,8 +1,11 @@
 // The checkpoints of a Trainer: the learner copies its state between two steps, and writes it
 // beside later ones (docs/design/recovery.md).
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "actors/trainer/trainer.h"
+#include "graph/base/suggest.h"
 
 namespace primerl {
 namespace {
@@ -71,13 +74,34 @@ bool Trainer::wait_for_save() {
   return false;
 }
 
+void Trainer::keep_score(const MetricValues& values) {
+  score_.reset();
+  if (tenant().keep_best == 0) return;
+  std::string_view name = tenant().best_by;
+  const bool is_smallest = name.starts_with('-');
+  if (is_smallest) name.remove_prefix(1);
+  std::vector<std::string> known;
+  for (const auto& [metric, value] : values) {
+    known.push_back(metric);
+    if (metric == name && std::isfinite(value)) score_ = is_smallest ? -value : value;
+  }
+  if (std::ranges::find(known, name) != known.end()) return;
+  Error unknown = error(Code::kInvalid, "best_by of tenant '{}' names no metric of its steps: '{}'",
+                        tenant().name, name);
+  const std::string nearest = nearest_name(name, known);
+  give_up(std::move(unknown).note(nearest.empty() ? "they are: " + join_names(known)
+                                                  : fmt::format("did you mean '{}'?", nearest)));
+}
+
 Json Trainer::checkpoint_state(const Tenant& tenant) const {
-  return Json::object()
-      .set("tenant", tenant.name)
-      .set("step", version_.value)
-      .set("version", version_.value)
-      .set("resumes", num_resumes_)
-      .set("consumed", consumed_.to_json());
+  Json state = Json::object()
+                   .set("tenant", tenant.name)
+                   .set("step", version_.value)
+                   .set("version", version_.value)
+                   .set("resumes", num_resumes_)
+                   .set("consumed", consumed_.to_json());
+  if (score_) state.set("score", *score_);
+  return state;
 }
 
 Status Trainer::drain() {

@@ -104,7 +104,7 @@ Contract Trainer::contract(const OwnObjectives& own) {
                 "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
                 "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
                 "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_)(
-                "save", &T::save_)("saves_at_end", &T::saves_at_end_);
+                "save", &T::save_)("saves_at_end", &T::saves_at_end_)("score", &T::score_);
           });
   if (own != nullptr)
     contract.options.make = [own] {
@@ -289,6 +289,7 @@ void Trainer::end_step(const Result<TrainReport>& report) {
       FinishedStep{batch_metrics(groups, filtered_, version_, tenant()), services().now(),
                    report->num_tokens, report->num_loss_tokens, report->num_pass_tokens};
   add_report(*report, use_.rule, finished_step_->values);
+  keep_score(finished_step_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("stale: version {} exists already", version_));

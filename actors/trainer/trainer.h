@@ -136,6 +136,8 @@ class Trainer final : public Actor {
   Status fail_when_nothing_trains();
   /// Publishes the last step's metrics, once its end is known.
   void publish_step_metrics();
+  /// Keeps the number by which checkpoints are the best ones. Unknown metrics end the run.
+  void keep_score(const MetricValues& values);
   /// Begins a checkpoint of this version.
   Status checkpoint();
   /// Asks whether the open checkpoint has ended.
@@ -169,6 +171,7 @@ class Trainer final : public Actor {
   int64_t num_lost_ = 0;            // groups in a row
   LossReasons loss_reasons_;        // why these did not train
   int64_t checkpointed_ = -1;       // step of the newest checkpoint
+  std::optional<double> score_;     // of this version, for keep_best; larger is better
   std::optional<OpenSave> save_;
   bool saves_at_end_ = false;  // another checkpoint follows the open one, because the run ends
   bool is_published_ = false;

@@ -218,6 +218,11 @@ OptionSet make_tenant_options() {
                  "checkpoints kept; 0 keeps all")
           .field("keep_every", &T::keep_every, count_from(0) | unit("checkpoints"),
                  "every K-th checkpoint is never removed; 0: only keep_last counts")
+          .field("keep_best", &T::keep_best, count_from(0) | unit("checkpoints"),
+                 "this many checkpoints with the best values of best_by stay too; 0: none")
+          .field("best_by", &T::best_by, any(),
+                 "metric of a training step for keep_best: the largest is best, with \"-\" before "
+                 "its name the smallest")
           .field("straggler_wait_ms", &T::straggler_wait_ms, count_from(0) | unit("ms"),
                  "how long a batch waits for an older group")
           .field("inflight", &T::inflight, count_from(0) | unit("rollouts"),

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <span>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "graph/base/crc32c.h"
@@ -179,8 +180,25 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
   return files_.sync(folder_);
 }
 
+std::set<int64_t> CheckpointStore::best() const {
+  if (kept_.best <= 0) return {};
+  std::vector<std::pair<double, int64_t>> scores;  // with the step
+  for (const auto& [step, path] : step_folders(folder_)) {
+    const auto read = read_checkpoint(path, CheckpointDepth::kSizes);
+    if (!read.ok()) continue;
+    const auto score = read->manifest.get_double("score");
+    if (score.ok()) scores.emplace_back(*score, step);
+  }
+  std::sort(scores.rbegin(), scores.rend());
+  std::set<int64_t> steps;
+  for (const auto& [score, step] : scores)
+    if (std::cmp_less(steps.size(), kept_.best)) steps.insert(step);
+  return steps;
+}
+
 Status CheckpointStore::prune() {
   if (kept_.last <= 0) return ok();
+  const std::set<int64_t> best = this->best();
   int64_t num_newest = 0;
   for (const auto& [step, path] : step_folders(folder_)) {
     if (num_newest < kept_.last) {
@@ -188,7 +206,7 @@ Status CheckpointStore::prune() {
       num_newest += read_checkpoint(path, CheckpointDepth::kSizes).ok() ? 1 : 0;
       continue;
     }
-    if (step == kept_step_ || kept_.keeps(step)) continue;
+    if (step == kept_step_ || kept_.keeps(step) || best.contains(step)) continue;
     RETURN_IF_ERROR(remove(step, path));
   }
   return ok();

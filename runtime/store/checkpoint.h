@@ -3,8 +3,8 @@
 ///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
 ///   commit(N)  sync every file and folder -> manifest.json with sizes and checksums last, synced
 ///              -> rename to step_N, or exchange with an existing step_N -> sync -> remove what
-///              neither `last` nor `every` keeps (each is renamed first: no step_N is ever
-///              incomplete)
+///              neither `last` nor `every` nor `best` keeps (each is renamed first: no step_N is
+///              ever incomplete)
 ///
 /// A folder is complete when its manifest.json can be read and every listed file has the listed
 /// size and checksum. Owned by the process of the trainer; not thread-safe.
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct KeptCheckpoints {
   int64_t interval = 0;  // steps between two checkpoints (checkpoint_every); 0: only at the end
   int64_t every = 0;     // checkpoints of steps that are a multiple of every * interval are kept
                          // forever; 0: none
+  int64_t best = 0;  // number of complete ones with the highest "score" in their state; of equal
+                     // ones the newer
 
   /// Whether the checkpoint of this step is kept forever.
   bool keeps(int64_t step) const {
@@ -56,6 +59,8 @@ class CheckpointStore {
   std::filesystem::path filling(int64_t step) const;
   Status publish(int64_t step, const Json& state);
   Status prune();
+  /// Steps of the best checkpoints.
+  std::set<int64_t> best() const;
   Status remove(int64_t step, const std::filesystem::path& path);
 
   FileOps& files_;

@@ -20,7 +20,8 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
         tenant.name,
         KeptCheckpoints{.last = tenant.keep_last,
                         .interval = tenant.checkpoint_every,
-                        .every = tenant.keep_every})));
+                        .every = tenant.keep_every,
+                        .best = tenant.keep_best})));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
     const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;

@@ -31,19 +31,6 @@ class WritingLearner final : public Learner {
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     return learner_->step(batch, stop);
   }
-  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
-                                                 const StopRequested& stop) override {
-    return learner_->step_together(batches, stop);
-  }
-  std::vector<std::optional<Result<TrainReport>>> pass_together(
-      std::span<const std::shared_ptr<const TrainBatch>> batches,
-      const StopRequested& stop) override {
-    return learner_->pass_together(batches, stop);
-  }
-  int64_t next_tokens(const TrainBatch& batch) const override {
-    return learner_->next_tokens(batch);
-  }
-  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     return learner_->snapshot(tenant, version);
@@ -61,9 +48,9 @@ class WritingLearner final : public Learner {
     return learner_->load(tenant, folder);
   }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
-                                                 uint64_t turn,
+                                                 uint64_t number,
                                                  const StopRequested& stop) override {
-    return learner_->step_queued(std::move(batch), turn, stop);
+    return learner_->step_queued(std::move(batch), number, stop);
   }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }

@@ -98,6 +98,34 @@ TEST_F(CheckpointStory, TheManifestSaysWhatAResumedRunNeeds) {
             R"({"tenant":"main","step":2,"version":2,"resumes":0,"consumed":[[0,3],[7,7]]})");
 }
 
+TEST_F(CheckpointStory, ForKeepBestTheManifestHasTheScore) {
+  Tenant best = testing::a_tenant();
+  best.max_steps = 2;
+  best.checkpoint_every = 1;
+  best.keep_best = 1;
+  best.best_by = "-optim/grad_norm";
+  trainer.set_tenants({best});
+  work();
+  batch(0, 0);
+  ASSERT_THAT(checkpoints(), ElementsAre(1));
+  EXPECT_EQ(trainer.checkpoints()[0].manifest.get_double("score").value(), -0.25)
+      << "the smallest is best, and larger scores are better";
+}
+
+TEST_F(CheckpointStory, AMetricThatDoesNotExistIsNamedAfterTheFirstStep) {
+  Tenant best = testing::a_tenant();
+  best.keep_best = 1;
+  best.best_by = "reward/all/meen";
+  trainer.set_tenants({best});
+  work();
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(trainer.give("group", a_group(i, 0, {0, 1})).ok());
+  ASSERT_TRUE(trainer.run_work().ok());
+  const auto failed = trainer.run_work();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().text(), HasSubstr("names no metric of its steps: 'reward/all/meen'"));
+  EXPECT_THAT(failed.error().text(), HasSubstr("did you mean 'reward/all/mean'?"));
+}
+
 TEST_F(CheckpointStory, ADrainEndsWhatWaitsAndWritesOne) {
   work();
   batch(0, 0);

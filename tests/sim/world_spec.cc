@@ -337,6 +337,8 @@ std::unique_ptr<World> make_world(uint64_t number) {
   if (has_evaluations(number))
     for (Tenant& tenant : plan->tenants)
       if (one_of(last_tasks, 2)) tenant.tasks_max = static_cast<int64_t>(4 + last_tasks.below(12));
+  if (number >= kSavingWorlds && number < kOutsideWorlds)
+    for (Tenant& tenant : plan->tenants) tenant.keep_best = 1;
   if (spec.is_resumed) save_learner(*plan);
   world->plan = std::move(plan);
   return world;

@@ -157,6 +157,24 @@ TEST(Checkpoint, KeepEveryWithoutCheckpointsAtIntervalsKeepsNoMore) {
   EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(9));
 }
 
+TEST(Checkpoint, KeepBestNeverRemovesThoseWithTheHighestScores) {
+  ScratchFolder scratch;
+  const KeptCheckpoints kept{.last = 1, .best = 2};
+  const auto save_with = [&](int64_t step, Json state) {
+    CheckpointStore store(system_files(), scratch.path(), "main", kept);
+    fill(store.begin(step).value(), step);
+    ASSERT_TRUE(store.commit(step, state).ok());
+  };
+  int64_t step = 0;
+  for (const double score : {0.5, 0.75, 0.25, 0.75, 0.5})
+    save_with(step += 10, state_of(step).set("score", score));
+  save_with(60, state_of(60));  // without a score it is never one of the best
+  EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(20, 40, 60));
+  save_with(70, state_of(70).set("score", 0.75));
+  EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(40, 70))
+      << "of equal ones the newer stay";
+}
+
 TEST(Checkpoint, KeepLastRemovesTheOldestAndZeroKeepsAll) {
   ScratchFolder two, all;
   for (const int64_t step : {10, 20, 30}) {
