@@ -140,7 +140,8 @@ void WorkerCuts::made(ProcessCut&& cut) {
   head.line_files = {line_files_.begin(), line_files_.end()};
   early_.push_back(std::move(made));
   hand_over_newest();
-  if (early_.size() > num_trained_ + 1) early_.erase(early_.begin());
+  // The oldest is the first that may be written, the newest saves most.
+  if (early_.size() > num_trained_ + 1) early_.erase(early_.end() - 2);
 }
 
 /// Call with mutex_ held.

@@ -5,7 +5,7 @@
 /// that is incomplete when the next one is due is abandoned. Work of a learner since its newest
 /// checkpoint is in no file. So a cut that is newer than a committed checkpoint waits in memory
 /// until one that is not older is committed: at most one more than there are tenants to train here,
-/// and the oldest is dropped for another one.
+/// beyond that the newest but one is dropped.
 ///
 /// The newest two cuts of a start are kept, with the record after them. When every process of the
 /// run has a cut, older segments may be removed. Older cuts stay as long as their record, thinned
