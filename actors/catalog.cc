@@ -9,6 +9,7 @@
 #include "actors/prefill/prefill.h"
 #include "actors/rollout/rollout.h"
 #include "actors/router/router.h"
+#include "actors/teacher/teacher.h"
 #include "actors/trainer/trainer.h"
 
 namespace primerl {
@@ -17,7 +18,7 @@ std::vector<Contract> actor_catalog() {
   return {
       Broadcaster::contract(), Data::contract(),    Decode::contract(),  Env::contract(),
       Gateway::contract(),     Judge::contract(),   Prefill::contract(), Rollout::contract(),
-      Router::contract(),      Trainer::contract(),
+      Router::contract(),      Teacher::contract(), Trainer::contract(),
   };
 }
 

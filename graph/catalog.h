@@ -172,6 +172,9 @@ struct Catalog {
   /// Reads the tokenizer of a model folder; the error is the one that a run would report. Empty =
   /// known only when the tokenizer is created.
   std::function<Result<TokenizerFacts>(const std::string& folder)> tokenizer_facts;
+  /// An error if a token id of the first folder's tokenizer is another token, or none, in the
+  /// second's. Empty = not checked.
+  std::function<Status(const std::string& policy, const std::string& teacher)> check_same_tokens;
   /// Loads the shared libraries of `[graph] plugins` and adds their entries to `catalog`; returns
   /// why each unusable plugin cannot be used. Empty = this program has no plugins.
   std::function<std::vector<PluginFault>(const std::vector<std::string>& files, Catalog& catalog)>

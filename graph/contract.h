@@ -138,6 +138,7 @@ struct Contract {
   bool is_source = false;       // its work() starts rollouts; a drain stops it first
   bool is_single = false;       // one instance (per tenant)
   bool is_one_tenant = false;   // an instance serves one tenant; several tenants need `per_tenant`
+  bool is_teacher = false;      // its tokenizer's model computes tokens of its tenants' policies
   bool asks_outside = false;    // the environment or rewards of its tenant may: see outside.h
   bool is_restartable = false;  // an instance that failed or is stuck is replaced, with its last
                                 // state
@@ -409,6 +410,11 @@ class ContractOf {
   }
   ContractOf&& one_tenant() && {
     contract_.is_one_tenant = true;
+    return std::move(*this);
+  }
+  /// Its engine computes tokens that another tokenizer made, so `check` compares both.
+  ContractOf&& teaches() && {
+    contract_.is_teacher = true;
     return std::move(*this);
   }
   /// If its tenant asks something outside, resources.get_if<Outside>("outside") asks it.

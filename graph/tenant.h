@@ -120,6 +120,16 @@ struct TenantSchedule {
   double min_lr = -1;
 };
 
+/// `[tenant.x] teacher = { model = "big" }`: a frozen model of the graph that gives the tokens of
+/// the tenant's rollouts log-probabilities, for objectives with a reference
+/// (docs/design/teacher.md).
+struct TenantTeacher {
+  std::string model;                         // "" = no teacher
+  Duration timeout = Duration::seconds(60);  // from a group to its log-probabilities
+
+  bool is_there() const { return !model.empty(); }
+};
+
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
   bool zero_advantage = true;  // filter out groups whose rewards are all equal
@@ -140,6 +150,8 @@ struct TenantEval {
   double top_p = -1;         // below 0 = that of `sampling`
   int64_t max_tokens = 0;    // 0 = that of `sampling`
   double pass_reward = 1.0;  // a rollout passes with this reward or more
+  // Not a key: the trainer measures the loss of held-out examples; no rollouts are played.
+  bool is_of_answers = false;
 
   bool is_on() const { return interval > 0; }
   bool runs_at_end() const { return is_on() && at_end; }
@@ -169,6 +181,7 @@ struct Tenant {
   TenantAdapter adapter;
   TenantLoss loss;
   TenantAdvantage advantage;
+  TenantTeacher teacher;
   TenantOptimizer optimizer;
   TenantSchedule schedule;
   int64_t group_size = 8;            // rollouts of one task

@@ -36,7 +36,8 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   const int64_t num_tokens = std::min(tenant.seq_len * samples_max, kMemberTokensMax);
   const int64_t arrays =  // ids, whether sampled, log-probabilities, beginnings of samples
       in_body(num_tokens, sizeof(int32_t)) + in_body(num_tokens, 1) +
-      (is_sampled ? in_body(num_tokens, sizeof(float)) : 0) +
+      in_body(num_tokens, sizeof(float)) +  // of supervised examples, weights
+      (is_sampled && tenant.teacher.is_there() ? in_body(num_tokens, sizeof(float)) : 0) +
       in_body(samples_max - 1, sizeof(int32_t));
   // A span ends with a turn or with a new version. A group with more versions than these is stale.
   const int64_t num_spans =

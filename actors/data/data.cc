@@ -16,10 +16,26 @@ Result<std::vector<DataExample>> examples_of(const DataOptions& options) {
   return read_examples(options.file, options.examples_max);
 }
 
-std::string fault_of_eval(const DataOptions&, const Tenant& tenant) {
-  return tenant.eval.is_on()
-             ? fmt::format("is {}, but supervised training plays no rollouts", tenant.eval.interval)
-             : std::string();
+Result<std::vector<DataExample>> held_out_of(const DataOptions& options) {
+  if (options.eval_file.empty()) return std::vector<DataExample>();
+  RETURN_IF_ERROR(
+      check_file_digest(options.eval_file, {options.eval_file_sha256, options.eval_file_bytes}));
+  return read_examples(options.eval_file, options.examples_max);
+}
+
+std::string fault_of_eval(const DataOptions& options, const Tenant& tenant) {
+  if (tenant.eval.is_on() && options.eval_file.empty())
+    return fmt::format(
+        "is {}, but supervised training plays no rollouts, and there are no held-out examples",
+        tenant.eval.interval);
+  if (!tenant.eval.is_on() && !options.eval_file.empty())
+    return "is 0, so the examples of eval_file would never be measured";
+  return {};
+}
+
+std::string fault_of_teacher(const DataOptions&, const Tenant& tenant) {
+  return tenant.teacher.is_there() ? "has no effect: supervised examples train on given answers"
+                                   : std::string();
 }
 
 Result<int64_t> num_examples_of(const DataOptions& options) {
@@ -43,6 +59,13 @@ Contract Data::contract() {
               "size of the file, in the same way; -1: any")
       .option("examples_max", &O::examples_max, count_from(1) | unit("examples"),
               "most examples of the file")
+      .option("eval_file", &O::eval_file, refers_to("file"),
+              "a JSONL file of held-out examples, whose loss is measured as [tenant.x] eval says; "
+              "empty = none")
+      .option("eval_file_sha256", &O::eval_file_sha256, any(),
+              "SHA-256 of eval_file, as file_sha256")
+      .option("eval_file_bytes", &O::eval_file_bytes, at_least(-1) | unit("bytes"),
+              "size of eval_file, as file_bytes")
       .out("group", &Data::group_, "examples; the mask covers the policy's text", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
       .reads_file("file",
@@ -50,11 +73,17 @@ Contract Data::contract() {
                     const auto examples = examples_of(options);
                     return examples.ok() ? ok() : Status(examples.error());
                   })
+      .reads_file("eval_file",
+                  [](const DataOptions& options) -> Status {
+                    const auto examples = held_out_of(options);
+                    return examples.ok() ? ok() : Status(examples.error());
+                  })
       .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Data>(options, make_scripted_environment());
       })
       .demands("eval.interval", &fault_of_eval,
-               "leave it out; `primerl-graph eval` measures the trained model")
+               "write both eval = { interval = N } and eval_file of the data node, or neither")
+      .demands("teacher", &fault_of_teacher, "leave it out")
       .gives_examples(&num_examples_of)
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
       .source()
@@ -62,8 +91,8 @@ Contract Data::contract() {
       .single()
       .one_tenant()
       .state([](auto& f) {
-        f("consumed", &Data::consumed_)("attempt", &Data::attempt_)("next_ordinal",
-                                                                    &Data::next_ordinal_);
+        f("consumed", &Data::consumed_)("attempt", &Data::attempt_)(
+            "next_ordinal", &Data::next_ordinal_)("next_held_out", &Data::next_held_out_);
       });
 }
 
@@ -81,6 +110,9 @@ Status Data::start(Resources& resources) {
     attempt_ = static_cast<uint32_t>(resumes + 1);
   }
   if (environment_ != nullptr) return ok();
+  ASSIGN_OR_RETURN(held_out_, held_out_of(options_));
+  const auto rows_max = static_cast<size_t>(services().tenant(tenant_).eval.rows);
+  if (rows_max > 0 && held_out_.size() > rows_max) held_out_.resize(rows_max);
   if (options_.file.empty()) {
     ASSIGN_OR_RETURN(environment_, make_environment(services().tenant(tenant_).environment));
   } else {
@@ -119,8 +151,22 @@ Trajectory Data::trajectory(uint64_t index, const DataExample& example) const {
   return failed;
 }
 
+void Data::send_held_out() {
+  const auto size = static_cast<uint64_t>(services().tenant(tenant_).group_size);
+  TrajectoryGroup group;
+  group.ordinal = kEvaluationOrdinals + next_held_out_ / size;
+  group.attempt = attempt_;
+  for (uint64_t i = 0; i < size && next_held_out_ < held_out_.size(); ++i, ++next_held_out_)
+    group.members.push_back(trajectory(next_held_out_, held_out_[next_held_out_]));
+  group_.send(std::move(group), for_tenant(tenant_));
+}
+
 Result<bool> Data::work() {
   if (group_.room() <= 0) return false;
+  if (next_held_out_ < held_out_.size()) {
+    send_held_out();
+    return group_.room() > 0;
+  }
   const Tenant& tenant = services().tenant(tenant_);
   const auto size = static_cast<uint64_t>(tenant.group_size);
   TrajectoryGroup group;

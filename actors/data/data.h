@@ -7,6 +7,9 @@
 /// version, so it never becomes stale. The mask of an example covers the policy's text; each turn
 /// ends with an end token, as a sampled turn does. Prompts and observations are not under the mask.
 ///
+/// With `eval_file`, the groups of its examples come first. Their ordinals are those of
+/// evaluations: they do not train, and the trainer measures their loss.
+///
 /// One instance per tenant: a second one would send the same examples under the same ordinals.
 ///
 /// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
@@ -34,6 +37,9 @@ struct DataOptions {
   std::string file_sha256;         // of the file; "" = any
   int64_t file_bytes = -1;         // size of the file; -1 = any
   int64_t examples_max = 1000000;  // lines of the file
+  std::string eval_file;           // JSONL of held-out examples; empty = none
+  std::string eval_file_sha256;    // as those of `file`
+  int64_t eval_file_bytes = -1;
 };
 
 class Data final : public Actor {
@@ -53,6 +59,8 @@ class Data final : public Actor {
   /// The example's tokens with their mask. The trajectory is failed if the tokens cannot be made or
   /// do not fit into seq_len.
   Trajectory trajectory(uint64_t index, const DataExample& example) const;
+  /// Sends the next group of held-out examples.
+  void send_held_out();
   Status fill(Trajectory& trajectory, const DataExample& example) const;
 
   const DataOptions options_;
@@ -63,11 +71,13 @@ class Data final : public Actor {
   TenantSlot tenant_;
   OrdinalSet consumed_;
   std::vector<DataExample> examples_;         // of the file
+  std::vector<DataExample> held_out_;         // of the evaluation's file
   std::unique_ptr<Environment> environment_;  // gives demonstrations; null: the file is used
   uint64_t shuffle_key_ = 0;
   uint32_t attempt_ = 0;
   // Touched only by handlers.
   uint64_t next_ordinal_ = 0;
+  uint64_t next_held_out_ = 0;  // example
   Out<TrajectoryGroup> group_;
 };
 

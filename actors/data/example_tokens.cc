@@ -6,14 +6,23 @@
 namespace primerl {
 namespace {
 
-/// `is_said`: the policy said the text, so it gets an end token and is under the mask.
-Status append(Trajectory& trajectory, const std::string& text, bool is_said,
+/// `is_said`: the policy said the text, so it gets an end token and, unless its weight is 0, is
+/// under the mask.
+Status append(Trajectory& trajectory, const std::string& text, bool is_said, float weight,
               const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(auto tokens, tokenizer.encode_text(text));
   if (is_said && tokenizer.turn_end_id() >= 0) tokens.push_back(tokenizer.turn_end_id());
   trajectory.tokens.insert(trajectory.tokens.end(), tokens.begin(), tokens.end());
-  trajectory.sampled.resize(trajectory.tokens.size(), is_said ? 1 : 0);
+  trajectory.sampled.resize(trajectory.tokens.size(), is_said && weight > 0 ? 1 : 0);
+  trajectory.weights.resize(trajectory.tokens.size(), weight);
   return ok();
+}
+
+/// No weights say that all are 1.
+void drop_equal_weights(Trajectory& trajectory) {
+  for (size_t i = 0; i < trajectory.weights.size(); ++i)
+    if (trajectory.sampled[i] != 0 && trajectory.weights[i] != 1) return;
+  trajectory.weights.clear();
 }
 
 /// A conversation: what trains follows from the chat template.
@@ -28,6 +37,15 @@ Status fill_chat(Trajectory& trajectory, const DataExample& example,
         .note("a template with {% generation %} tags says what trains");
   trajectory.tokens = std::move(row.ids);
   trajectory.sampled = std::move(row.trains);
+  if (!example.weights.empty()) {
+    trajectory.weights.assign(trajectory.tokens.size(), 1);
+    for (size_t i = 0; i < trajectory.tokens.size(); ++i) {
+      if (row.messages[i] < 0) continue;
+      trajectory.weights[i] = example.weights[static_cast<size_t>(row.messages[i])];
+      if (trajectory.weights[i] == 0) trajectory.sampled[i] = 0;
+    }
+    drop_equal_weights(trajectory);
+  }
   for (const auto& message : example.messages)
     trajectory.num_turns += message.role == "assistant" ? 1 : 0;
   return ok();
@@ -39,13 +57,14 @@ Status fill_example(Trajectory& trajectory, const DataExample& example, const To
                     const Result<chat::ChatFormat>& chat) {
   if (!example.messages.empty()) return fill_chat(trajectory, example, chat);
   trajectory.tokens = tokenizer.prefix_ids();
-  RETURN_IF_ERROR(append(trajectory, example.prompt, false, tokenizer));
+  RETURN_IF_ERROR(append(trajectory, example.prompt, false, 1, tokenizer));
   for (const auto& turn : example.turns) {
-    RETURN_IF_ERROR(append(trajectory, turn.completion, true, tokenizer));
+    RETURN_IF_ERROR(append(trajectory, turn.completion, true, turn.weight, tokenizer));
     if (!turn.observation.empty())
-      RETURN_IF_ERROR(append(trajectory, turn.observation, false, tokenizer));
+      RETURN_IF_ERROR(append(trajectory, turn.observation, false, 1, tokenizer));
     ++trajectory.num_turns;
   }
+  drop_equal_weights(trajectory);
   return ok();
 }
 

@@ -6,6 +6,7 @@
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
+#include "kernels/train/packing.h"
 
 namespace primerl {
 namespace {
@@ -19,9 +20,42 @@ Result<std::string> text_of(const Json& object, std::string_view key) {
   return text;
 }
 
+/// The weight of an object; 1 if it has none.
+Result<float> weight_of(const Json& object) {
+  if (object.find("weight") == nullptr) return 1.0F;
+  ASSIGN_OR_RETURN(const double weight, object.get_double("weight"));
+  if (!(weight >= 0 && weight <= kTokenWeightMax) || (weight > 0 && weight < 1e-6))
+    return error(Code::kInvalid, "'weight' is {}, not 0 and not from 1e-6 to {}", weight,
+                 kTokenWeightMax);
+  return static_cast<float>(weight);
+}
+
+/// The messages without their weights, which are no part of a conversation.
+Result<Json> take_weights(const Json& messages, std::vector<float>& weights) {
+  Json bare = Json::array();
+  if (!messages.is_array()) return messages;
+  for (const Json& message : messages.as_array()) {
+    float weight = 1;
+    Json copy = message;
+    if (message.is_object() && message.find("weight") != nullptr) {
+      auto read = weight_of(message);
+      if (!read.ok())
+        return std::move(read).error().while_doing(fmt::format("message {}", weights.size()));
+      weight = *read;
+      copy = Json::object();
+      for (const auto& [key, value] : message.as_object())
+        if (key != "weight") copy.set(key, value);
+    }
+    weights.push_back(weight);
+    bare.push_back(std::move(copy));
+  }
+  return bare;
+}
+
 Result<DataTurn> parse_turn(const Json& json, bool is_last) {
   DataTurn turn;
   ASSIGN_OR_RETURN(turn.completion, text_of(json, "completion"));
+  ASSIGN_OR_RETURN(turn.weight, weight_of(json));
   if (!is_last) {
     ASSIGN_OR_RETURN(turn.observation, text_of(json, "observation"));
   } else if (json.find("observation") != nullptr) {
@@ -31,15 +65,49 @@ Result<DataTurn> parse_turn(const Json& json, bool is_last) {
   return turn;
 }
 
+/// Multiplies the weights by that of the row; only those of answers are kept.
+Status weigh(const Json& row, DataExample& example) {
+  ASSIGN_OR_RETURN(const float weight, weight_of(row));
+  bool trains = false, are_ones = true;
+  float largest = 0;
+  for (DataTurn& turn : example.turns) {
+    turn.weight *= weight;
+    largest = std::max(largest, turn.weight);
+    trains |= turn.weight > 0;
+  }
+  for (size_t i = 0; i < example.messages.size(); ++i) {
+    float& own = example.weights[i];
+    if (example.messages[i].role != "assistant") {
+      if (own != 1)
+        return error(Code::kInvalid, "message {} has a weight, and its role is '{}'", i,
+                     example.messages[i].role)
+            .note("only what an assistant says trains");
+      continue;
+    }
+    own *= weight;
+    largest = std::max(largest, own);
+    are_ones &= own == 1;
+    trains |= own > 0;
+  }
+  if (largest > kTokenWeightMax)
+    return error(Code::kInvalid, "the weight of the row times that of an answer is {}, at most {}",
+                 largest, kTokenWeightMax);
+  if (are_ones) example.weights.clear();
+  if (!trains) return error(Code::kInvalid, "all weights are 0, so nothing trains");
+  return ok();
+}
+
 Result<DataExample> parse_chat(const Json& json) {
   DataExample example;
   for (const std::string_view key : {"prompt", "completion", "turns"})
     if (json.find(key) != nullptr)
       return error(Code::kInvalid, "both 'messages' and '{}'", key).note("give one of them");
-  ASSIGN_OR_RETURN(example.messages, messages_from_json(*json.find("messages")));
+  ASSIGN_OR_RETURN(const Json messages, take_weights(*json.find("messages"), example.weights));
+  ASSIGN_OR_RETURN(example.messages, messages_from_json(messages));
   const bool has_answer = std::any_of(example.messages.begin(), example.messages.end(),
                                       [](const auto& each) { return each.role == "assistant"; });
   if (!has_answer) return error(Code::kInvalid, "no message is an assistant's, so nothing trains");
+  RETURN_IF_ERROR(weigh(json, example));
   if (const Json* tools = json.find("tools"); tools != nullptr && !tools->is_null()) {
     RETURN_IF_ERROR(check_tools(*tools));
     example.tools = tools->dump();
@@ -55,6 +123,7 @@ Result<DataExample> parse_example(const Json& json) {
   if (turns == nullptr) {
     ASSIGN_OR_RETURN(auto completion, text_of(json, "completion"));
     example.turns.push_back({std::move(completion), ""});
+    RETURN_IF_ERROR(weigh(json, example));
     return example;
   }
   if (json.find("completion") != nullptr)
@@ -67,6 +136,7 @@ Result<DataExample> parse_example(const Json& json) {
     if (!turn.ok()) return std::move(turn).error().while_doing(fmt::format("turn {}", i + 1));
     example.turns.push_back(std::move(*turn));
   }
+  RETURN_IF_ERROR(weigh(json, example));
   return example;
 }
 

@@ -10,6 +10,8 @@
 ///   {"messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}]}
 ///
 /// `messages` are a conversation in the model's chat template; `tools` are given beside them.
+/// `weight` beside a completion, in an assistant's message or of a whole row is a factor of its
+/// loss: 1 if it is not written, and with 0 it does not train.
 /// `completion` without `turns` is a conversation of one turn. Every turn except the last has an
 /// observation.
 #pragma once
@@ -27,14 +29,16 @@ namespace primerl {
 struct DataTurn {
   std::string completion;
   std::string observation;  // empty in the last turn
+  float weight = 1;         // of the loss of the completion; 0: it does not train
 };
 
 struct DataExample {
   std::string prompt;
   std::vector<DataTurn> turns;  // >= 1, unless there are messages
   std::vector<ChatMessage> messages = {};
-  std::string tools = {};  // JSON array; empty: none
-  int64_t line = 0;        // of the file, from 1; 0: it is of no file
+  std::vector<float> weights = {};  // of the loss of each message; empty: 1
+  std::string tools = {};           // JSON array; empty: none
+  int64_t line = 0;                 // of the file, from 1; 0: it is of no file
 };
 
 /// Reads a JSONL file; an error names the line. More than `examples_max` lines are an error.

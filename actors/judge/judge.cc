@@ -32,9 +32,8 @@ Amount scores_in_flight() {
 }
 
 Amount cancels_of_drain() {
-  return of_tenants(
-      [](const Tenant& tenant) { return tenant.inflight_max / kCancelRequestsMax + 1; },
-      "max_inflight / 64 + 1");
+  return of_tenants([](const Tenant& tenant) { return num_cancels(tenant.inflight_max); },
+                    "max_inflight / 64 + 1");
 }
 
 Result<int32_t> token_of(const Tokenizer& tokenizer, std::string_view option,
@@ -96,11 +95,8 @@ Contract Judge::contract() {
       .single()
       .one_tenant()
       .state([](auto& f) {
-        using J = Judge;
-        f("asked", &J::asked_)("waiting", &J::waiting_)("requests", &J::requests_)(
-            "cancelled", &J::cancelled_)("deadlines", &J::deadlines_)("answered", &J::answered_)(
-            "routers", &J::routers_)("armed", &J::armed_)("next_arrival", &J::next_arrival_)(
-            "next_request", &J::next_request_)("is_draining", &J::is_draining_);
+        f("asked", &Judge::asked_);
+        EngineAsker::asker_fields(f);
       });
 }
 
@@ -130,14 +126,7 @@ Status Judge::on_question(const JudgeQuestion& question) {
   if (reader == readers_.end())
     return error(Code::kInvalid, "reward {} of tenant '{}' is no judge", question.reward,
                  tenant().name);
-  const uint64_t arrival = next_arrival_++;
-  Asked& asked = asked_[arrival];
-  asked.question = question;
-  asked.asker = services().delivery().sender;
-  asked.cause = services().delivery().ref.step;
-  asked.deadline = services().now() + reader->second.options.timeout;
-  deadlines_.insert({asked.deadline, arrival});
-  waiting_.push_back(arrival);
+  asked_[ask(reader->second.options.timeout)] = {question, services().delivery().sender};
   services().count("judge_questions", 1);
   send_next();
   arm_deadline();
@@ -149,39 +138,21 @@ void Judge::refuse_question(const JudgeQuestion& question, const Error& error) {
               to(services().delivery().sender).for_tenant(tenant_));
 }
 
-void Judge::send_next() {
-  while (!waiting_.empty() && !asked_.contains(waiting_.front())) waiting_.pop_front();
-  if (waiting_.empty() || requests_.size() + cancelled_.size() >= requests_max()) return;
-  const uint64_t arrival = waiting_.front();
-  waiting_.pop_front();
-  if (const Status sent = send_request(arrival); !sent.ok())
-    answer(arrival, 0, "the question: " + sent.error().text());
-  if (!waiting_.empty()) services().set_timer("send", Duration());
-}
-
-Status Judge::on_send() {
-  send_next();
-  return ok();
-}
-
-Status Judge::send_request(uint64_t arrival) {
-  const Asked& asked = asked_.at(arrival);
-  const JudgeReader& reader = readers_.at(asked.question.reward);
+Result<GenerateRequest> Judge::request_of(uint64_t number) {
+  const JudgeQuestion& question = asked_.at(number).question;
+  const JudgeReader& reader = reader_of(number);
   GenerateRequest request;
   if (reader.chat) {
-    RETURN_IF_ERROR(check_messages(asked.question.messages));
-    ASSIGN_OR_RETURN(request.prompt_tokens, reader.chat->prompt(asked.question.messages, nullptr));
+    RETURN_IF_ERROR(check_messages(question.messages));
+    ASSIGN_OR_RETURN(request.prompt_tokens, reader.chat->prompt(question.messages, nullptr));
   } else {
     std::string text;
-    for (const ChatMessage& message : asked.question.messages)
+    for (const ChatMessage& message : question.messages)
       text += (text.empty() ? "" : "\n\n") + text_of(message);
     ASSIGN_OR_RETURN(request.prompt_tokens, encode_start(*tokenizer_, text));
   }
-  request.request = next_request_++;
-  request.session = request.request;
-  request.attempt = asked.attempt;
   request.salt = "judge";  // one for all questions: a rubric's KV blocks are computed once
-  request.seed = services().random(tenant_, "judge", asked.question.question).next();
+  request.seed = services().random(tenant_, "judge", question.question).next();
   request.sampling.temperature = reader.options.temperature;
   request.sampling.max_tokens = static_cast<int32_t>(reader.options.max_tokens);
   if (reader.chat && reader.chat->end_id() >= 0)
@@ -194,52 +165,22 @@ Status Judge::send_request(uint64_t arrival) {
   if (reader.is_yes_no() && !is_scripted_)
     request.sampling.logit_bias = {{std::min(reader.yes, reader.no), kYesNoBias},
                                    {std::max(reader.yes, reader.no), kYesNoBias}};
-  request.time_left = std::max(asked.deadline - services().now(), Duration());
-  request.answered = std::exchange(answered_, {});
-  for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
-  requests_[request.request] = arrival;
-  generate_.send(std::move(request), for_tenant(tenant_)
-                                         .answering({services().self(), asked.cause})
-                                         .to_origin_of(services().self()));
-  return ok();
+  return request;
 }
 
-Status Judge::on_completion(const Completion& completion) {
-  answered_.push_back(completion.request);
-  const auto found = requests_.find(completion.request);
-  if (found == requests_.end()) {
-    if (cancelled_.erase(completion.request) == 0) services().count("completions_unknown", 1);
-  } else {
-    const uint64_t arrival = found->second;
-    requests_.erase(found);
-    switch (completion.end) {
-      case FinishReason::kStop:
-      case FinishReason::kLength:
-        on_tokens(arrival, completion);
-        break;
-      case FinishReason::kEngineLost:
-      case FinishReason::kFailed:
-        ask_again(arrival, completion.detail);
-        break;
-      case FinishReason::kUnknownSession:
-      case FinishReason::kRefused:
-      case FinishReason::kCancelled:
-        answer(arrival, 0, fmt::format("{}: {}", to_string(completion.end), completion.detail));
-        break;
-    }
-  }
-  send_next();
-  arm_deadline();
-  return ok();
-}
-
-void Judge::on_tokens(uint64_t arrival, const Completion& completion) {
-  const JudgeReader& reader = readers_.at(asked_.at(arrival).question.reward);
-  const Result<double> score = read(reader, completion);
-  if (score.ok()) return answer(arrival, *score, "");
+void Judge::on_answer(uint64_t question, const Completion& completion) {
+  const JudgeReader& reader = reader_of(question);
+  const Result<double> read_score = read(reader, completion);
+  if (read_score.ok()) return score(question, *read_score, "");
   services().count("judge_answers_unparsed", 1);
-  if (reader.options.unparsed == "zero") return answer(arrival, 0, "");
-  answer(arrival, 0, score.error().text());
+  if (reader.options.unparsed == "zero") return score(question, 0, "");
+  score(question, 0, read_score.error().text());
+}
+
+void Judge::on_fault(uint64_t question, std::string fault) { score(question, 0, std::move(fault)); }
+
+std::string Judge::late_text(uint64_t question) const {
+  return fmt::format("no score within {}", to_string(reader_of(question).options.timeout));
 }
 
 Result<double> Judge::read(const JudgeReader& reader, const Completion& completion) const {
@@ -263,19 +204,11 @@ Result<double> Judge::read(const JudgeReader& reader, const Completion& completi
   return judge_rating(reader.options, text);
 }
 
-void Judge::ask_again(uint64_t arrival, const std::string& reason) {
-  Asked& asked = asked_.at(arrival);
-  if (++asked.attempt > options_.attempts_max)
-    return answer(arrival, 0,
-                  fmt::format("its engine was lost or failed {} times: {}", asked.attempt, reason));
-  services().count("requests_reissued", 1);
-  waiting_.push_front(arrival);
-}
-
-void Judge::answer(uint64_t arrival, double score, std::string fault) {
-  const Asked asked = std::move(asked_.at(arrival));
-  asked_.erase(arrival);
-  deadlines_.erase({asked.deadline, arrival});
+void Judge::score(uint64_t question, double score, std::string fault) {
+  const Asked asked = std::move(asked_.at(question));
+  const uint64_t cause = cause_of(question);
+  asked_.erase(question);
+  forget(question);
   if (!fault.empty()) {
     services().count("judge_faults", 1);
     fault = "the judge: " + fault;
@@ -283,89 +216,26 @@ void Judge::answer(uint64_t arrival, double score, std::string fault) {
   score_.send({.question = asked.question.question, .score = score, .fault = std::move(fault)},
               to(asked.asker)
                   .for_tenant(tenant_)
-                  .answering({services().self(), asked.cause})
+                  .answering({services().self(), cause})
                   .to_origin_of(asked.asker));
 }
 
-void Judge::cancel(std::vector<uint64_t> requests) {
-  for (const uint64_t request : requests) {
-    requests_.erase(request);
-    cancelled_.insert(request);
-  }
-  for (size_t begin = 0; begin < requests.size(); begin += kCancelRequestsMax) {
-    const size_t end = std::min(requests.size(), begin + kCancelRequestsMax);
-    Cancel cancel;
-    cancel.requests.assign(requests.begin() + static_cast<std::ptrdiff_t>(begin),
-                           requests.begin() + static_cast<std::ptrdiff_t>(end));
-    cancel_.send(std::move(cancel), for_tenant(tenant_).to_origin_of(services().self()));
-  }
-}
-
-void Judge::arm_deadline() {
-  if (deadlines_.empty()) return;
-  const Time first = deadlines_.begin()->first;
-  // If the timer is early, it finds nothing and is set again.
-  if (armed_ && *armed_ <= first) return;
-  armed_ = first;
-  services().set_timer("deadline", std::max(first - services().now(), Duration()));
-}
-
-/// One question per timer event, so the number of messages is bounded; the timer then fires at once
-/// for the next one.
-Status Judge::on_deadline() {
-  armed_.reset();
-  if (!deadlines_.empty() && deadlines_.begin()->first <= services().now()) {
-    const uint64_t arrival = deadlines_.begin()->second;
-    for (const auto& [request, of] : requests_)
-      if (of == arrival) {
-        cancel({request});
-        break;
-      }
-    const auto& reader = readers_.at(asked_.at(arrival).question.reward);
-    answer(arrival, 0, fmt::format("no score within {}", to_string(reader.options.timeout)));
-  }
-  arm_deadline();
-  return ok();
-}
-
+/// An environment that has gone reads no score; Rollout sends its actions to another one.
 Status Judge::on_peer(const PeerEvent& event) {
-  if (event.kind != PeerEvent::Kind::kDown) return ok();
-  // An environment that has gone reads no score; Rollout sends its actions to another one.
-  std::vector<uint64_t> dropped, requests;
-  for (const auto& [arrival, asked] : asked_)
-    if (asked.asker == event.instance) dropped.push_back(arrival);
-  for (const auto& [request, arrival] : requests_)
-    if (std::ranges::binary_search(dropped, arrival)) requests.push_back(request);
-  for (const uint64_t arrival : dropped) {
-    deadlines_.erase({asked_.at(arrival).deadline, arrival});
-    asked_.erase(arrival);
+  if (event.kind == PeerEvent::Kind::kDown) {
+    std::vector<uint64_t> dropped;
+    for (const auto& [question, asked] : asked_)
+      if (asked.asker == event.instance) dropped.push_back(question);
+    for (const uint64_t question : dropped) asked_.erase(question);
+    drop(dropped);
   }
-  cancel(std::move(requests));
-  // The router's state is gone, so no open request will be answered.
-  if (routers_.contains(event.instance)) {
-    cancelled_.clear();
-    answered_.clear();
-    std::vector<uint64_t> lost;
-    for (const auto& [request, arrival] : requests_) lost.push_back(arrival);
-    requests_.clear();
-    for (auto arrival = lost.rbegin(); arrival != lost.rend(); ++arrival) {
-      ++asked_.at(*arrival).attempt;
-      waiting_.push_front(*arrival);
-    }
-  }
-  if (!waiting_.empty()) services().set_timer("send", Duration());
-  arm_deadline();
-  return ok();
+  return EngineAsker::on_peer(event);
 }
 
 Status Judge::drain() {
   is_draining_ = true;
   asked_.clear();
-  waiting_.clear();
-  deadlines_.clear();
-  std::vector<uint64_t> open;
-  for (const auto& [request, arrival] : requests_) open.push_back(request);
-  cancel(std::move(open));
+  drop_all();
   return ok();
 }
 

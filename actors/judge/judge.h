@@ -9,14 +9,13 @@
 /// here. Every question gets exactly one score, at the latest at its deadline.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "actors/common/engine_asker.h"
 #include "actors/env/rewards/judge.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/judge.h"
@@ -49,15 +48,15 @@ struct JudgeReader {
 Result<JudgeReader> make_judge_reader(const TenantReward& reward, const Tenant& tenant,
                                       const Tokenizer& tokenizer);
 
-class Judge final : public Actor {
+class Judge final : public EngineAsker {
  public:
   using Options = JudgeNodeOptions;
   static Contract contract();
-  explicit Judge(const JudgeNodeOptions& options) : options_(options) {}
+  explicit Judge(const JudgeNodeOptions& options)
+      : EngineAsker(kJudgeRequestsFrom, options.attempts_max), options_(options) {}
 
   Status start(Resources& resources) override;
   Status drain() override;
-  bool idle() const override { return requests_.empty() && cancelled_.empty(); }
   Status on_peer(const PeerEvent& event) override;
 
  private:
@@ -65,56 +64,34 @@ class Judge final : public Actor {
   struct Asked {
     JudgeQuestion question;
     InstanceId asker;
-    uint64_t cause = 0;  // step of this actor group that got the question
-    uint32_t attempt = 0;
-    Time deadline;
     template <class F>
     static void fields(F& f) {
-      f("question", &Asked::question)("asker", &Asked::asker)("cause", &Asked::cause)(
-          "attempt", &Asked::attempt)("deadline", &Asked::deadline);
+      f("question", &Asked::question)("asker", &Asked::asker);
     }
   };
 
   Status on_question(const JudgeQuestion& question);
   void refuse_question(const JudgeQuestion& question, const Error& error);
-  Status on_completion(const Completion& completion);
-  Status on_deadline();
-  Status on_send();
-
-  /// Sends at most one request, if one waits and the bound allows it. The timer sends the next.
-  void send_next();
-  Status send_request(uint64_t arrival);
+  Result<GenerateRequest> request_of(uint64_t question) override;
+  void on_answer(uint64_t question, const Completion& completion) override;
+  void on_fault(uint64_t question, std::string fault) override;
+  std::string late_text(uint64_t question) const override;
+  size_t requests_max() const override;
   Result<double> read(const JudgeReader& reader, const Completion& completion) const;
-  void on_tokens(uint64_t arrival, const Completion& completion);
-  /// Asks again after a lost engine, or gives up.
-  void ask_again(uint64_t arrival, const std::string& reason);
-  void answer(uint64_t arrival, double score, std::string fault);
-  void cancel(std::vector<uint64_t> requests);
-  void arm_deadline();
+  void score(uint64_t question, double score, std::string fault);
+  const JudgeReader& reader_of(uint64_t question) const {
+    return readers_.at(asked_.at(question).question.reward);
+  }
   const Tenant& tenant() const { return services().tenant(tenant_); }
-  size_t requests_max() const;
 
   const JudgeNodeOptions options_;
   // Constant after start.
   const Tokenizer* tokenizer_ = nullptr;
-  bool is_scripted_ = false;  // a rehearsal: texts and answers mean nothing
-  TenantSlot tenant_;
+  bool is_scripted_ = false;                 // a rehearsal: texts and answers mean nothing
   std::map<uint32_t, JudgeReader> readers_;  // by reward
   // Touched only by handlers.
-  std::map<uint64_t, Asked> asked_;                // by number of arrival
-  std::deque<uint64_t> waiting_;                   // to be sent; some have ended meanwhile
-  std::map<uint64_t, uint64_t> requests_;          // open, with their arrivals
-  std::set<uint64_t> cancelled_;                   // cancelled requests without an answer
-  std::set<std::pair<Time, uint64_t>> deadlines_;  // of asked_
-  std::vector<uint64_t> answered_;                 // to be reported with the next request
-  std::set<InstanceId> routers_;
-  std::optional<Time> armed_;
-  uint64_t next_arrival_ = 0;
-  uint64_t next_request_ = kJudgeRequestsFrom;
-  bool is_draining_ = false;
-  Out<GenerateRequest> generate_;
+  std::map<uint64_t, Asked> asked_;  // by question of EngineAsker
   Out<JudgeScore> score_;
-  Out<Cancel> cancel_;
 };
 
 }  // namespace primerl

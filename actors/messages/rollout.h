@@ -132,16 +132,19 @@ inline constexpr int64_t kMemberTokensMax = int64_t{1} << 24;
 /// the arrays. Arrays are parallel, [num_tokens].
 struct Trajectory {
   uint64_t trajectory = 0;
-  bool is_failed = false;  // then the arrays are empty and `fault` says why
-  std::string fault;
-  std::vector<int32_t> tokens;     // prompts, completions and observations, as seen by the engine
-  std::vector<uint8_t> sampled;    // 1 where the policy sampled the token
-  std::vector<float> logprobs;     // 0 where not sampled
+  bool is_failed = false;        // then the arrays are empty and `fault` says why
+  std::string fault;             // of a member that has not failed: why the trainer must refuse it
+  std::vector<int32_t> tokens;   // prompts, completions and observations, as seen by the engine
+  std::vector<uint8_t> sampled;  // 1 where the policy sampled the token
+  std::vector<float> logprobs;   // 0 where not sampled
   std::vector<VersionSpan> spans;  // of sampled tokens, positions in `tokens`
   Blob kept;  // kernels/engine/kept_sets.h, one entry per sampled token; empty: all were kept
   /// Positions in `tokens` where the samples after the first begin; they rise, and each sample has
   /// a token. Empty: one sample.
   std::vector<int32_t> sample_begins = {};
+  /// Log-probabilities of the tokens under the tenant's teacher, 0 where not sampled; empty: none.
+  std::vector<float> reference = {};
+  std::vector<float> weights = {};  // of the loss of each token, supervised; empty: 1
   double reward = 0;
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight
   int32_t num_turns = 0;
@@ -164,26 +167,28 @@ struct Trajectory {
     using T = Trajectory;
     f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
         "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
-        "kept", &T::kept)("sample_begins", &T::sample_begins)("reward", &T::reward)(
-        "scores", &T::scores)("num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
+        "kept", &T::kept)("sample_begins", &T::sample_begins)("reference", &T::reference)(
+        "weights", &T::weights)("reward", &T::reward)("scores", &T::scores)(
+        "num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
   }
 };
 
 /// All members of one group have ended.
 struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;
   PolicyVersion version;            // live when the group opened; staleness is counted from it
   std::vector<Trajectory> members;  // group_size members, failed ones included
+  bool is_cancelled = false;        // the run ended before its teacher answered
 
   template <class F>
   static void fields(F& f) {
     using G = TrajectoryGroup;
-    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("members",
-                                                                              &G::members);
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)(
+        "members", &G::members)("is_cancelled", &G::is_cancelled);
   }
 };
 

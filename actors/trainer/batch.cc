@@ -21,6 +21,10 @@ Status check_samples_of(const Trajectory& member, LossKind loss) {
   if (member.sampled.size() != length || (has_logprobs && member.logprobs.size() != length))
     return error(Code::kInvalid, "{} tokens in {} samples, but {} sampled and {} logprobs", length,
                  member.num_samples(), member.sampled.size(), member.logprobs.size());
+  for (const auto* array : {&member.reference, &member.weights})
+    if (!array->empty() && array->size() != length)
+      return error(Code::kInvalid, "{} tokens, but {} {}", length, array->size(),
+                   array == &member.weights ? "weights" : "log-probabilities of the teacher");
   int64_t last = 0;
   for (const int32_t begin : member.sample_begins) {
     if (begin <= last || std::cmp_greater_equal(begin, length))
@@ -51,13 +55,16 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
     TrainSample& sample = samples[i];
     const auto [begin, end] = member.sample(i);
     const auto cut = [&, first = begin, last = end](const auto& all, auto& part) {
+      if (all.empty()) return;
       part.assign(samples.size() == 1 ? all.begin() : all.begin() + std::ptrdiff_t(first),
                   samples.size() == 1 ? all.end() : all.begin() + std::ptrdiff_t(last));
     };
     cut(member.tokens, sample.tokens);
     cut(member.sampled, sample.loss_mask);
+    cut(member.weights, sample.weights);
     if (loss != LossKind::kPolicy) continue;
     cut(member.logprobs, sample.logprobs);
+    cut(member.reference, sample.reference);
     sample.kept = member.kept;
     if (samples.size() > 1 && !member.kept.empty()) {
       const auto count = std::count(sample.loss_mask.begin(), sample.loss_mask.end(), 1);
@@ -86,6 +93,12 @@ Status check_member(const Trajectory& member, const Tenant& tenant, const Rollou
     return error(
         Code::kInvalid, "{}",
         has_kept ? "its kept sets are missing" : "it has kept sets that were not requested");
+  if (!member.fault.empty()) return error(Code::kInvalid, "{}", member.fault);
+  if (use.is_of_rollouts() && member.reference.empty() == tenant.teacher.is_there())
+    return error(Code::kInvalid, "{}",
+                 tenant.teacher.is_there()
+                     ? "it has no log-probabilities of the teacher"
+                     : "it has log-probabilities of a teacher that were not requested");
   if (std::string fault = fault_of_filters(member, tenant); !fault.empty())
     return error(Code::kInvalid, "{}", fault);
   ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, use.data));
@@ -235,6 +248,24 @@ MetricValues score_means(const std::vector<PooledGroup>& groups, const Tenant& t
   return means;
 }
 
+/// The mean of log mu - log teacher over the sampled tokens that trained, which estimates the
+/// distance of the policy from its teacher.
+std::optional<double> teacher_kl(const std::vector<PooledGroup>& groups) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const auto& pooled : groups)
+    for (const auto& member : pooled.group.members) {
+      if (member.is_failed || member.reference.empty()) continue;
+      for (size_t i = 0; i < member.tokens.size(); ++i) {
+        if (member.sampled[i] == 0) continue;
+        sum += static_cast<double>(member.logprobs[i]) - static_cast<double>(member.reference[i]);
+        ++count;
+      }
+    }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
+}
+
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
                            PolicyVersion version, const Tenant& tenant) {
   RewardTotals all = filtered, trained;
@@ -279,6 +310,8 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
       {"progress/samples_failed", static_cast<double>(num_failed)},
       {"progress/groups_filtered", static_cast<double>(filtered.num_groups)},
   };
+  if (const auto distance = teacher_kl(groups))
+    metrics.emplace_back("teacher_kl/all/mean", *distance);
   for (auto& mean : score_means(groups, tenant)) metrics.push_back(std::move(mean));
   return metrics;
 }

@@ -38,10 +38,11 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
   if (!written.kind.empty() || !written.mean.empty()) loss.mean_tokens = written.mean_tokens;
   const Status valid = validate(loss);
   if (!valid.ok()) return "cannot be used: " + valid.error().text();
-  if (objective_of(loss).needs_reference() && !tenant.adapter.is_there())
+  if (objective_of(loss).needs_reference() && !tenant.adapter.is_there() &&
+      !tenant.teacher.is_there())
     return fmt::format(
-        "cannot be used: '{}' needs a reference model, which is the base of an adapter, and the "
-        "tenant trains all weights",
+        "cannot be used: '{}' needs a reference model, which is the base of an adapter or a "
+        "teacher, and the tenant trains all weights without one",
         tenant.objective);
   return {};
 }

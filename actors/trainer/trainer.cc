@@ -96,9 +96,9 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .state([](auto& f) {
             using T = Trainer;
             f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
-                "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::finished_step_)(
-                "last_end", &T::last_end_)("filtered", &T::filtered_)("num_sampled_tokens",
-                                                                      &T::num_sampled_tokens_)(
+                "pool", &T::pool_)("consumed", &T::consumed_)("held_out", &T::held_out_)(
+                "taken", &T::finished_step_)("last_end", &T::last_end_)("filtered", &T::filtered_)(
+                "num_sampled_tokens", &T::num_sampled_tokens_)(
                 "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
                 "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
                 "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
@@ -124,7 +124,8 @@ Status Trainer::start(Resources& resources) {
   const auto use = use_of(tenant(), options_.objectives);
   if (!use) return error(Code::kInvalid, "unknown objective '{}'", tenant().objective);
   use_ = *use;
-  if (const auto* point = services().resume_point(tenant_)) return resume(*point);
+  if (const auto* point = services().resume_point(tenant_)) RETURN_IF_ERROR(resume(*point));
+  held_out_.start_at(version_, num_resumes_ > 0);
   return ok();
 }
 
@@ -133,8 +134,10 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   num_sampled_tokens_ += num_sampled_tokens(group);
   const auto& delivery = services().delivery();
   PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
-  if (is_done_) {
-    end_group(pooled, RolloutEnd::kCancelled, "the last step is done");
+  if (is_evaluation(group.ordinal)) return add_held_out(pooled);
+  if (is_done_ || group.is_cancelled) {
+    end_group(pooled, RolloutEnd::kCancelled,
+              is_done_ ? "the last step is done" : "the run ended before its teacher answered");
     return ok();
   }
   // Asked within a delivery, so the record has the answer.
@@ -165,6 +168,26 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   return ok();
 }
 
+/// Rows that cannot be measured are left out and counted.
+Status Trainer::add_held_out(const PooledGroup& pooled) {
+  if (!limits_) limits_ = learner_->limits();
+  for (const Trajectory& member : pooled.group.members) {
+    Status added = member.is_failed ? Status(error(Code::kInvalid, "{}", member.fault))
+                                    : held_out_.add(member, *limits_);
+    if (added.ok()) continue;
+    services().count("held_out_refused", 1);
+    services().log(LogLevel::kWarning,
+                   fmt::format("held-out row {}: {}", member.trajectory + 1, added.error().text()));
+  }
+  GroupEnded ended;
+  ended.ordinal = pooled.group.ordinal;
+  ended.attempt = pooled.group.attempt;
+  ended.end = RolloutEnd::kEvaluated;
+  ended_.send(std::move(ended),
+              for_tenant(tenant_).answering(pooled.cause).to_origin_of(pooled.origin));
+  return ok();
+}
+
 Status Trainer::on_straggler() {
   is_waiting_ = false;
   waited_ = true;  // the work call that follows makes the batch
@@ -187,6 +210,11 @@ Result<bool> Trainer::work() {
     return true;
   }
   const bool is_last = version_.value >= tenant().max_steps || has_had_all_groups();
+  if (!is_done_ && held_out_.is_due(version_, tenant().eval, is_last, num_groups_here() > 0)) {
+    const Status evaluated = evaluate();
+    if (!evaluated.ok()) give_up(evaluated.error());
+    return true;
+  }
   const bool is_due = is_last || (tenant().checkpoint_every > 0 && version_.value > 0 &&
                                   version_.value % tenant().checkpoint_every == 0);
   if (((is_due && !is_done_) || saves_at_end_) && checkpointed_ != version_.value) {
@@ -204,7 +232,8 @@ Result<bool> Trainer::work() {
     update_flow();
     leave_queue();
     // Otherwise Rollout ends the run, after the evaluation of this version.
-    if (!tenant().eval.runs_at_end()) services().finish(tenant_);
+    const TenantEval& eval = tenant().eval;
+    if (eval.is_of_answers || !eval.runs_at_end()) services().finish(tenant_);
     return false;
   }
   if (is_done_ || (batch_groups_.empty() && !batch_is_ready())) {
@@ -395,6 +424,16 @@ void Trainer::publish_step_metrics() {
   num_stale_tokens_ = num_sampled_tokens_ = 0;
   last_end_ = ended;
   services().publish_metrics(tenant_, version_.value, all);
+}
+
+Status Trainer::evaluate() {
+  ASSIGN_OR_RETURN(const AnswerLoss loss, learner_->evaluate(held_out_.next_part(tenant_)));
+  const auto mean = held_out_.add(loss, version_);
+  if (mean)
+    services().publish_metrics(
+        tenant_, version_.value,
+        {{"eval/loss", *mean}, {"eval/rows", static_cast<double>(held_out_.num_rows())}});
+  return ok();
 }
 
 /// Pauses the edge when the pool is full. Data without a gate is limited only by this.

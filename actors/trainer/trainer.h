@@ -11,6 +11,9 @@
 /// Each member is checked when its group arrives, against the learner's limits. A member that
 /// cannot train fails alone; the group continues while two members are left (supervised: one).
 ///
+/// Held-out examples of supervised data do not train. Their loss is measured, `eval/loss`, as the
+/// tenant's `eval` says (held_out.h).
+///
 /// The run ends after `max_steps`. Supervised training with epochs also ends when all their groups
 /// have come and those that are left do not fill a batch: then some of them did not train.
 ///
@@ -34,6 +37,7 @@
 #include "actors/messages/policy.h"
 #include "actors/trainer/batch.h"
 #include "actors/trainer/group_pool.h"
+#include "actors/trainer/held_out.h"
 #include "graph/contract.h"
 #include "kernels/train/learner.h"
 
@@ -110,6 +114,7 @@ class Trainer final : public Actor {
   };
 
   Status on_group(const TrajectoryGroup& group);
+  Status add_held_out(const PooledGroup& pooled);
   Status on_straggler();
   Status on_save_timer();
 
@@ -143,6 +148,8 @@ class Trainer final : public Actor {
   /// Asks whether the open checkpoint has ended.
   void look_for_save();
   bool wait_for_save();
+  /// Measures the next part of the held-out rows.
+  Status evaluate();
   void update_flow();
   /// Stops training. work() returns the error: the run fails, or continues for the other tenants.
   void give_up(Error fault);
@@ -162,6 +169,7 @@ class Trainer final : public Actor {
   std::vector<PooledGroup> batch_groups_;    // of the next batch; empty: it is not complete
   std::shared_ptr<const TrainBatch> batch_;  // made from them; null: to be made again
   OrdinalSet consumed_;
+  HeldOut held_out_;
   std::optional<FinishedStep> finished_step_;
   Time last_end_;
   RewardTotals filtered_;           // groups filtered since the last step

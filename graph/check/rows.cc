@@ -140,6 +140,7 @@ void count_rows(Draft& draft) {
   for (DraftTenant& drafted : draft.tenants) {
     Tenant& tenant = drafted.tenant;
     if (gives_examples != draft.nodes.end()) {
+      tenant.eval.is_of_answers = tenant.eval.is_on();
       if (tenant.epochs > 0) count_examples(draft, drafted, *gives_examples);
       continue;
     }

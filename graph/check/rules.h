@@ -25,6 +25,7 @@ void resolve_edges(Draft& draft);
 void check_batches(Draft& draft);           // G061
 void check_inflight(Draft& draft);          // G062
 void check_sequence_lengths(Draft& draft);  // G064
+void check_teachers(Draft& draft);          // G044, G083, G084
 void check_tenants_exist(Draft& draft);     // G060, G065, G066
 void check_message_sizes(Draft& draft);     // G069
 void check_demands(Draft& draft);           // G083

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "graph/base/assert.h"
+
 namespace primerl {
 namespace {
 
@@ -68,46 +70,44 @@ feedback = [
 ]
 )";
 
-constexpr std::string_view kJudgeResource = R"([resource.judge]
-kind = "engine"
-)";
-
-constexpr std::string_view kJudgeNode = R"(
-[node.judge]
-actor = "judge"
+/// The node NAME, which asks, and its engine: a router, a prefill and a decode of its own.
+constexpr std::string_view kAskerNodes = R"(
+[node.{0}]
+actor = "{0}"
 per_tenant = true
-)";
-
-constexpr std::string_view kJudgeLoop = R"([node.judge_router]
+{1}[node.{0}_router]
 actor = "router"
-[node.judge_prefill]
+[node.{0}_prefill]
 actor = "prefill"
-engine = "judge"
+engine = "{0}"
 weights = "none"
-[node.judge_decode]
+[node.{0}_decode]
 actor = "decode"
-engine = "judge"
+engine = "{0}"
 weights = "none"
 
 [edges]
 forward = [
-  "env.question            -> judge.question",
-  "judge.generate          -> judge_router.generate",
-  "judge_router.prefill    -> judge_prefill.request",
-  "judge_prefill.done      -> judge_decode.request",
+{2}  "{0}.generate          -> {0}_router.generate",
+  "{0}_router.prefill    -> {0}_prefill.request",
+  "{0}_prefill.done      -> {0}_decode.request",
 ]
 feedback = [
-  "judge_decode.completion -> judge.completion",
-  "judge_router.refused    -> judge.completion",
-  "judge_prefill.refused   -> judge.completion",
-  "judge.score             -> env.score",
-  "judge.cancel            -> judge_router.cancel",
-  "judge_router.abort      -> judge_prefill.abort",
-  "judge_router.abort      -> judge_decode.abort",
-  "judge_prefill.load      -> judge_router.load",
-  "judge_decode.load       -> judge_router.load",
+  "{0}_decode.completion -> {0}.completion",
+  "{0}_router.refused    -> {0}.completion",
+  "{0}_prefill.refused   -> {0}.completion",
+{3}  "{0}.cancel            -> {0}_router.cancel",
+  "{0}_router.abort      -> {0}_prefill.abort",
+  "{0}_router.abort      -> {0}_decode.abort",
+  "{0}_prefill.load      -> {0}_router.load",
+  "{0}_decode.load       -> {0}_router.load",
 ]
 )";
+
+constexpr std::string_view kGroupEdge = "  \"rollout.group       -> trainer.group\",\n";
+constexpr std::string_view kTaughtEdges =
+    "  \"rollout.group       -> teacher.group\",\n"
+    "  \"teacher.group       -> trainer.group\",\n";
 
 constexpr std::string_view kGateway = R"([resource.gateway]
 kind = "outside"
@@ -189,7 +189,11 @@ const BuiltInGraph* find_built_in(std::string_view name) {
 
 const BuiltInGraph& standard_graph() { return kBuiltInGraphs[0]; }
 
-std::string judge_part(const JudgeModels& models) {
+namespace {
+
+/// The tables of the asking node `name`, with its own forward and feedback edges.
+std::string asker_part(std::string_view name, const FrozenModels& models, std::string_view forward,
+                       std::string_view feedback) {
   const auto line = [](const std::string& model) {
     return model.empty() ? "" : fmt::format("model = \"{}\"\n", model);
   };
@@ -197,8 +201,25 @@ std::string judge_part(const JudgeModels& models) {
   if (!models.policy.empty())
     for (const std::string_view table : {"resource.engine", "resource.learner", "node.rollout"})
       text += fmt::format("[{}]\n{}", table, line(models.policy));
-  return fmt::format("{}{}{}{}{}{}", text, kJudgeResource, line(models.judge), kJudgeNode,
-                     line(models.judge), kJudgeLoop);
+  text += fmt::format("[resource.{}]\nkind = \"engine\"\n{}", name, line(models.frozen));
+  return text + fmt::format(kAskerNodes, name, line(models.frozen), forward, feedback);
+}
+
+}  // namespace
+
+std::string judge_part(const FrozenModels& models) {
+  return asker_part("judge", models, "  \"env.question            -> judge.question\",\n",
+                    "  \"judge.score             -> env.score\",\n");
+}
+
+std::string teacher_part(const FrozenModels& models) {
+  return asker_part("teacher", models, "", "");
+}
+
+std::string with_teacher(std::string loop) {
+  const size_t at = loop.find(kGroupEdge);
+  CHECK(at != std::string::npos, "the standard graph has another edge to the trainer");
+  return loop.replace(at, kGroupEdge.size(), kTaughtEdges);
 }
 
 std::string gateway_part(const std::string& model) {

@@ -25,13 +25,17 @@ const BuiltInGraph* find_built_in(std::string_view name);
 /// The graph that completes a file without [edges] that names none.
 const BuiltInGraph& standard_graph();
 
-/// The models of a loop with a judge; empty = the only model of the file.
-struct JudgeModels {
-  std::string judge;
+/// The models of a loop with a frozen engine beside the policy's; empty = the only model of the
+/// file.
+struct FrozenModels {
+  std::string frozen;
   std::string policy;
 };
 /// The tables that a judge adds to the standard graph: its engine, its nodes and their edges.
-std::string judge_part(const JudgeModels& models);
+std::string judge_part(const FrozenModels& models);
+/// The same for a teacher, for a loop whose groups go through it: with_teacher().
+std::string teacher_part(const FrozenModels& models);
+std::string with_teacher(std::string loop);
 
 /// The tables that an environment which drives rollouts adds to it: a gateway, its listener on a
 /// free port of the loopback address, and their edges. `model` is the policy's; empty: the only

@@ -1,6 +1,7 @@
 #include "graph/config/short_file.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -111,23 +112,40 @@ bool has_judge(Table& root) {
   });
 }
 
-/// The judge's model is the one that [resource.judge] names, else [model.judge]. The policy's is
-/// the only other one.
-JudgeModels judge_models(Table& root) {
-  JudgeModels models;
+/// The teacher's model, which the first tenant with a teacher names; none without a teacher.
+std::optional<std::string> teacher_model(Table& root) {
+  const Table* tenants = table_at(root, "tenant");
+  if (tenants == nullptr) return std::nullopt;
+  for (const Entry& tenant : tenants->entries) {
+    const Entry* teacher =
+        tenant.value.is_table() ? tenant.value.as_table().find("teacher") : nullptr;
+    if (teacher == nullptr) continue;
+    const Entry* model =
+        teacher->value.is_table() ? teacher->value.as_table().find("model") : nullptr;
+    if (model != nullptr && model->value.is_string() && !model->value.as_string().empty())
+      return model->value.as_string();
+  }
+  return std::nullopt;
+}
+
+/// The judge's model is the one that [resource.judge] names, else [model.judge]; empty if neither
+/// says it.
+std::string judge_model(Table& root) {
   Table* resources = table_at(root, "resource");
   const Table* judge = resources != nullptr ? table_at(*resources, "judge") : nullptr;
   const Entry* named = judge != nullptr ? judge->find("model") : nullptr;
+  if (named != nullptr && named->value.is_string()) return named->value.as_string();
   const Table* known = table_at(root, "model");
-  if (named != nullptr && named->value.is_string())
-    models.judge = named->value.as_string();
-  else if (known != nullptr && known->find("judge") != nullptr)
-    models.judge = "judge";
-  if (models.judge.empty() || known == nullptr || known->entries.size() != 2) return models;
-  const auto is_other = [&](const Entry& model) { return model.key != models.judge; };
-  if (std::ranges::count_if(known->entries, is_other) == 1)
-    models.policy = std::ranges::find_if(known->entries, is_other)->key;
-  return models;
+  return known != nullptr && known->find("judge") != nullptr ? "judge" : "";
+}
+
+/// The policy's model is the only one that is not `frozen`; empty if there is none or several.
+std::string policy_model(Table& root, const std::set<std::string>& frozen) {
+  const Table* known = table_at(root, "model");
+  if (known == nullptr || known->entries.size() < 2) return {};
+  const auto is_other = [&](const Entry& model) { return !frozen.contains(model.key); };
+  if (std::ranges::count_if(known->entries, is_other) != 1) return {};
+  return std::ranges::find_if(known->entries, is_other)->key;
 }
 
 /// Adds the tables and edges of a part, such as the judge's, to those of the loop.
@@ -186,7 +204,11 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
   const BuiltInGraph& graph =
       file.built_in.empty() ? standard_graph() : *find_built_in(file.built_in);
   file.built_in = graph.name;
-  const SourceId source = sources.add(std::string(graph.name), std::string(graph.text), true);
+  const bool is_loop = !has_own_edges && graph.name == standard_graph().name;
+  const auto teacher = is_loop ? teacher_model(file.root) : std::nullopt;
+  const SourceId source =
+      sources.add(std::string(graph.name),
+                  teacher ? with_teacher(std::string(graph.text)) : std::string(graph.text), true);
   file.folders.emplace_back(".");
   auto loop = parse_toml(sources, source, diagnostics);
   CHECK(loop.has_value(), "a built-in graph is not TOML");
@@ -197,11 +219,13 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
     CHECK(tables.has_value(), "a part of a built-in graph is not TOML");
     add_part(*tables, *loop);
   };
-  if (!has_own_edges && graph.name == standard_graph().name) {
+  if (is_loop) {
     const bool judges = has_judge(file.root);
-    const JudgeModels models = judges ? judge_models(file.root) : JudgeModels();
-    if (judges) add("a judge", judge_part(models));
-    if (has_driven_environment(file.root)) add("a gateway", gateway_part(models.policy));
+    const std::string judge = judges ? judge_model(file.root) : std::string();
+    const std::string policy = policy_model(file.root, {judge, teacher.value_or("")});
+    if (judges) add("a judge", judge_part({judge, policy}));
+    if (teacher) add("a teacher", teacher_part({*teacher, policy}));
+    if (has_driven_environment(file.root)) add("a gateway", gateway_part(policy));
   }
   correct_loop_resources(file.root, *table_at(*loop, "resource"), diagnostics);
   if (!has_own_edges) check_loop_nodes(file.root, *table_at(*loop, "node"), graph, diagnostics);

@@ -130,7 +130,8 @@ OptionSet loss_options() {
       .field("proximal_share", &L::proximal_share, between(-1, 1),
              "how far the proximal policy is from mu to pi; -1 as in clip_low")
       .field("reference_weight", &L::reference_weight, number,
-             "weight of the distance from the base of the adapter; -1 as in clip_low")
+             "weight of the distance from the teacher, or from the base of the adapter; -1 as in "
+             "clip_low")
       .field("mean", &L::mean, one_of({"", "token", "sequence", "constant"}),
              "what counts the same in a step; \"\" as -1 in clip_low")
       .field("mean_tokens", &L::mean_tokens, count_from(0) | unit("tokens"),
@@ -149,6 +150,16 @@ OptionSet advantage_options() {
              "sampled tokens from which an answer costs reward")
       .field("overlong_to", &A::overlong_to, count_from(0) | unit("tokens"),
              "sampled tokens from which it costs 1; 0 = off")
+      .take();
+}
+
+OptionSet teacher_options() {
+  using T = TenantTeacher;
+  return OptionsOf<T>()
+      .field("model", &T::model, any() | required(),
+             "the model of the teacher, a table [model.*]; \"\" = no teacher")
+      .field("timeout", &T::timeout, above(0),
+             "from a group to the log-probabilities of all its tokens")
       .take();
 }
 
@@ -243,6 +254,8 @@ OptionSet make_tenant_options() {
              "a LoRA adapter that trains instead of all weights of the learner")
       .table("loss", &T::loss, loss_options(), "values of the loss that differ from the learner's")
       .table("advantage", &T::advantage, advantage_options(), "how rewards become advantages")
+      .table("teacher", &T::teacher, teacher_options(),
+             "a frozen model of the graph that the objective follows or stays near to")
       .table("optimizer", &T::optimizer, optimizer_options(),
              "values of the optimizer that differ from the learner's")
       .table("schedule", &T::schedule, schedule_options(),

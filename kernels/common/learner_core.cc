@@ -55,7 +55,8 @@ class CapturedLearner final : public LearnerImage {
 
 Error no_reference() {
   return error(Code::kInvalid, "the objective needs a reference model, and there is none")
-      .note("the reference of an adapter is its base: add [tenant.<name>.adapter]");
+      .note("the reference of an adapter is its base: add [tenant.<name>.adapter]")
+      .note("or the batch has its log-probabilities: name a teacher in [tenant.<name>] teacher");
 }
 
 LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
@@ -284,6 +285,22 @@ Result<std::vector<float>> LearnerCore::score(TenantSlot tenant,
     return ok();
   }));
   return logprobs;
+}
+
+Result<AnswerLoss> LearnerCore::evaluate(const TrainBatch& batch) {
+  ASSIGN_OR_RETURN(const size_t slot, slot_of(batch.tenant));
+  RETURN_IF_ERROR(check_samples(batch, limits()));
+  AnswerLoss loss;
+  for (MicroBatch& rows : micro_batches_of(batch)) {
+    for (auto& span : rows.rows.spans) span.adapter = adapter_of(slot);
+    RETURN_IF_ERROR(backend_->run("evaluating", rows.rows.num_rows(), [&]() -> Status {
+      ASSIGN_OR_RETURN(const auto logprobs, backend_->score(slot, rows));
+      for (size_t i = 0; i < logprobs.size(); ++i)
+        add_answer(logprobs[i], rows.targets[i].weight, loss);
+      return ok();
+    }));
+  }
+  return loss;
 }
 
 Result<std::shared_ptr<const LearnerImage>> LearnerCore::capture(TenantSlot tenant) {

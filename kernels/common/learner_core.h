@@ -130,6 +130,7 @@ class LearnerCore : public Learner, private StepRunner {
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
   Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override;
+  Result<AnswerLoss> evaluate(const TrainBatch& batch) override;
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 

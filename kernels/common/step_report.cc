@@ -55,14 +55,16 @@ void add_means(const LossSums& sums, TrainReport& report) {
 }
 
 TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part) {
-  if (part.loss == LossKind::kCrossEntropy) return cross_entropy_loss(log_pi);
-  TokenLoss token = token_loss(*part.objective, {.log_pi = log_pi,
-                                                 .log_mu = target.logprob,
-                                                 .advantage = target.advantage,
-                                                 .log_proximal = target.proximal,
-                                                 .log_reference = target.reference,
-                                                 .sequence_log_ratio = target.sequence_log_ratio,
-                                                 .is_dropped = target.is_dropped});
+  TokenLoss token =
+      part.loss == LossKind::kCrossEntropy
+          ? cross_entropy_loss(log_pi)
+          : token_loss(*part.objective, {.log_pi = log_pi,
+                                         .log_mu = target.logprob,
+                                         .advantage = target.advantage,
+                                         .log_proximal = target.proximal,
+                                         .log_reference = target.reference,
+                                         .sequence_log_ratio = target.sequence_log_ratio,
+                                         .is_dropped = target.is_dropped});
   token.loss *= target.weight;
   token.gradient *= target.weight;
   return token;

@@ -176,7 +176,6 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
   RETURN_IF_ERROR(check_options(options));
   RETURN_IF_ERROR(
       check_rules({options.loss, options.optimizer, options.schedule, options.max_steps}));
-  if (objective_of(options.loss).needs_reference()) return no_reference();
   return make_learner(options, model_folder);
 }
 

@@ -26,7 +26,7 @@ struct Columns {
   std::vector<int32_t> tokens;
   std::vector<int64_t> sample_tokens;
   std::vector<uint8_t> loss_mask;
-  std::vector<float> logprobs, advantages, proximal, reference, temperatures;
+  std::vector<float> logprobs, advantages, proximal, reference, weights, temperatures;
   std::vector<std::byte> kept;
   std::vector<int64_t> kept_bytes;
 };
@@ -46,6 +46,7 @@ Columns columns_of(const TrainBatch& batch) {
     append(sample.advantages, all.advantages);
     append(sample.proximal, all.proximal);
     append(sample.reference, all.reference);
+    append(sample.weights, all.weights);
     all.temperatures.push_back(sample.temperature);
     const auto kept = sample.kept.bytes();
     all.kept.insert(all.kept.end(), kept.begin(), kept.end());
@@ -123,6 +124,7 @@ TrainBatch batch_of(const Columns& all, uint8_t loss) {
     sample.advantages = cut(all.advantages, token, count);
     sample.proximal = cut(all.proximal, token, count);
     sample.reference = cut(all.reference, token, count);
+    sample.weights = cut(all.weights, token, count);
     sample.temperature = all.temperatures[i];
     token += count;
     if (all.kept_bytes.empty()) continue;
@@ -151,7 +153,8 @@ Result<TrainBatch> parse_batch(Reader reader) {
     if (loss[0] == 0 || reader.has(name))
       RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
   for (auto [name, values] :
-       {std::pair{"proximal", &all.proximal}, std::pair{"reference", &all.reference}})
+       {std::pair{"proximal", &all.proximal}, std::pair{"reference", &all.reference},
+        std::pair{"weights", &all.weights}})
     if (reader.has(name)) RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
   if (reader.has("kept")) {
     RETURN_IF_ERROR(reader.take("kept", DataType::kU8, -1, all.kept));
@@ -183,6 +186,7 @@ Status write_train_batch(const std::filesystem::path& file, const TrainBatch& ba
     tensors.push_back(make_tensor("proximal", DataType::kF32, all.proximal));
   if (!all.reference.empty())
     tensors.push_back(make_tensor("reference", DataType::kF32, all.reference));
+  if (!all.weights.empty()) tensors.push_back(make_tensor("weights", DataType::kF32, all.weights));
   if (!all.kept.empty()) {
     tensors.push_back(make_tensor("kept", DataType::kU8, all.kept));
     tensors.push_back(make_tensor("kept_bytes", DataType::kI64, all.kept_bytes));

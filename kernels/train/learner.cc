@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/train/packing.h"
+
 namespace primerl {
 namespace {
 
@@ -35,6 +37,19 @@ std::vector<std::optional<Result<TrainReport>>> Learner::pass_together(
   std::vector<std::optional<Result<TrainReport>>> reports;
   for (auto& report : step_together(whole, stop_requested)) reports.emplace_back(std::move(report));
   return reports;
+}
+
+/// One sample after the other, by score().
+Result<AnswerLoss> Learner::evaluate(const TrainBatch& batch) {
+  RETURN_IF_ERROR(check_samples(batch, limits()));
+  AnswerLoss loss;
+  for (const TrainSample& sample : batch.samples) {
+    ASSIGN_OR_RETURN(const auto logprobs, score(batch.tenant, sample.tokens));
+    for (size_t i = 1; i < sample.tokens.size(); ++i)
+      if (sample.loss_mask[i] != 0)
+        add_answer(logprobs[i - 1], sample.weights.empty() ? 1.0F : sample.weights[i], loss);
+  }
+  return loss;
 }
 
 int64_t Learner::next_tokens(const TrainBatch& batch) const {

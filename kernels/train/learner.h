@@ -39,6 +39,7 @@ struct TrainSample {
   std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
   std::vector<float> proximal;     // log-probabilities of a proximal policy; empty: none stored
   std::vector<float> reference;    // of a reference model; empty: the learner computes them
+  std::vector<float> weights;      // of the loss of each token, >= 0; empty: 1
   float temperature = 1.0F;        // at sampling; logits are divided by it
   /// kept_sets.h: one entry for each token with loss_mask 1; empty: all tokens were kept. The
   /// policy is then the distribution over the kept ids only; they do not depend on the weights.
@@ -67,6 +68,23 @@ struct TrainBatch {
   LossKind loss = LossKind::kPolicy;
   std::vector<TrainSample> samples;
 };
+
+/// The loss of given answers under the current weights.
+struct AnswerLoss {
+  double sum = 0;          // of -log pi of each loss token, times its weight
+  int64_t num_tokens = 0;  // loss tokens with a weight above 0
+
+  template <class F>
+  static void fields(F& f) {
+    f("loss_sum", &AnswerLoss::sum)("loss_tokens", &AnswerLoss::num_tokens);
+  }
+};
+
+/// Adds a loss token to the sum; one with weight 0 is none.
+inline void add_answer(double log_pi, double weight, AnswerLoss& loss) {
+  loss.sum -= weight * log_pi;
+  loss.num_tokens += weight > 0 ? 1 : 0;
+}
 
 /// The result of a step. Means are over the loss tokens of the step.
 struct TrainReport {
@@ -163,6 +181,9 @@ class Learner : public Resource, public LateAnswers {
   /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].
   virtual Result<std::vector<float>> score(TenantSlot tenant,
                                            const std::vector<int32_t>& tokens) = 0;
+  /// The cross-entropy of the batch, which changes nothing; batch.loss is kCrossEntropy. An error
+  /// if check_sample() refuses a sample.
+  virtual Result<AnswerLoss> evaluate(const TrainBatch& batch);
   /// Writes `weights/` (a Hugging Face folder; a PEFT folder if an adapter is trained) and
   /// `learner/` (optimizer, schedule, random state) into `folder`, which exists. Files are synced;
   /// the caller commits the folder.

@@ -97,6 +97,7 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int
     target.sample = static_cast<int32_t>(index);
     if (!sample.proximal.empty()) target.proximal = sample.proximal[i];
     if (!sample.reference.empty()) target.reference = sample.reference[i];
+    if (!sample.weights.empty()) target.weight = sample.weights[i];
     target.kept = next_kept();
     batch.targets.push_back(target);
   }
@@ -140,6 +141,19 @@ Status check_kept_sets(const TrainSample& sample, int32_t vocab_size) {
   for (size_t i = 0; i < sample.tokens.size(); ++i)
     if (sample.loss_mask[i] != 0) drawn.push_back(sample.tokens[i]);
   return check_kept(sample.kept.bytes(), drawn, vocab_size);
+}
+
+/// A loss token with weight 0 would count in the mean of the step and not train.
+Status check_weights(const TrainSample& sample) {
+  if (!sample.weights.empty() && sample.weights.size() != sample.tokens.size())
+    return error(Code::kInvalid, "{} tokens, but {} weights", sample.tokens.size(),
+                 sample.weights.size());
+  for (size_t i = 0; i < sample.weights.size(); ++i)
+    if (const float weight = sample.weights[i];
+        sample.loss_mask[i] != 0 && !(weight > 0 && weight <= kTokenWeightMax))
+      return error(Code::kInvalid, "the weight of token {} is {}, not above 0 and at most {}", i,
+                   weight, kTokenWeightMax);
+  return ok();
 }
 
 }  // namespace
@@ -221,6 +235,7 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
         return error(Code::kInvalid, "the {} log-probability of token {} is {}, not in [{}, {}]",
                      name, i, logprob, kLogprobMin, kLogprobMax);
   }
+  RETURN_IF_ERROR(check_weights(sample));
   if (length > static_cast<size_t>(limits.max_sequence_tokens))
     return error(Code::kInvalid, "{} tokens are more than the learner's limit of {}", length,
                  limits.max_sequence_tokens);

@@ -28,8 +28,8 @@ struct TrainTarget {
   float logprob = 0;  // at sampling
   float advantage = 0;
   float inverse_temperature = 1;
-  int32_t sample = 0;                                         // index in the batch
-  double weight = 1;                                          // of its loss (step_targets.h)
+  int32_t sample = 0;  // index in the batch
+  double weight = 1;   // of its loss: of the sample, times that of step_targets.h
   float proximal = std::numeric_limits<float>::quiet_NaN();   // NaN: none stored
   float reference = std::numeric_limits<float>::quiet_NaN();  // NaN: not known
   float measured = std::numeric_limits<float>::quiet_NaN();   // log pi before the step's gradients
@@ -81,9 +81,13 @@ MicroBatch dummy_batch();
 inline constexpr float kLogprobMin = -1000.0F;
 inline constexpr float kLogprobMax = 0.01F;
 
+/// Weights of loss tokens are in (0, kTokenWeightMax].
+inline constexpr float kTokenWeightMax = 1e4F;
+
 /// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary,
-/// mask values other than 0 and 1, log-probabilities out of range, advantages that are not finite,
-/// temperatures that are not above 0, and kept sets that do not belong to its loss tokens.
+/// mask values other than 0 and 1, log-probabilities and weights out of range, advantages that are
+/// not finite, temperatures that are not above 0, and kept sets that do not belong to its loss
+/// tokens.
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits);
 /// The same for all samples of a batch; the error names the sample.
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits);

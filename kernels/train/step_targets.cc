@@ -68,9 +68,9 @@ void weigh(std::span<MicroBatch> batches, const Objective& objective) {
   const double tokens_each = static_cast<double>(targets.size()) /
                              static_cast<double>(std::max(lengths.size(), size_t{1}));
   for (TrainTarget* target : targets)
-    target->weight = tokens_each / static_cast<double>(objective.mean == LossMean::kSequence
-                                                           ? lengths.at(target->sample)
-                                                           : objective.mean_tokens);
+    target->weight *= tokens_each / static_cast<double>(objective.mean == LossMean::kSequence
+                                                            ? lengths.at(target->sample)
+                                                            : objective.mean_tokens);
 }
 
 void plan(std::span<MicroBatch> batches, const Objective& objective) {

@@ -14,8 +14,8 @@
 
 namespace primerl {
 
-/// Fills TrainTarget::weight, so that the mean of weight * loss over the tokens of the step is the
-/// mean that the objective wants. A sequence is a sample with loss tokens.
+/// Multiplies TrainTarget::weight, so that the mean of weight * loss over the tokens of the step is
+/// the mean that the objective wants. A sequence is a sample with loss tokens.
 void weigh(std::span<MicroBatch> batches, const Objective& objective);
 
 /// Fills TrainTarget::sequence_log_ratio and is_dropped from TrainTarget::measured. For the moment

@@ -12,6 +12,7 @@
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/train/objective.h"
 #include "kernels/weights/channel.h"
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
@@ -189,6 +190,9 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   options.loss = rules.loss;
   options.optimizer = rules.optimizer;
   options.schedule = rules.schedule;
+  if (objective_of(options.loss).needs_reference() && !plan.tenants.front().teacher.is_there())
+    return error(Code::kInvalid, "the objective needs a reference model, and there is none")
+        .note("name a teacher in [tenant.<name>] teacher, or train an adapter: its base is one");
   return as_resource(torch_backends()->make_learner(options, model_folder(plan, resource)));
 }
 

@@ -8,6 +8,7 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "graph/config/diagnostic.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/sizing/memory.h"
@@ -463,6 +464,23 @@ Result<TokenizerFacts> read_tokenizer_facts(const std::string& folder) {
   return facts;
 }
 
+Status check_same_tokens(const std::string& policy, const std::string& teacher) {
+  ASSIGN_OR_RETURN(const TokenizerFile own, read_tokenizer_file(policy));
+  ASSIGN_OR_RETURN(const TokenizerFile other, read_tokenizer_file(teacher));
+  for (int32_t id = 0; id < own.vocabulary.size(); ++id) {
+    if (!own.vocabulary.has(id)) continue;
+    const std::string& token = own.vocabulary.token(id);
+    if (!other.vocabulary.has(id))
+      return error(Code::kInvalid, "token {} is '{}' in '{}', and no token in '{}'", id,
+                   shown_text(token, 40), own.name, other.name);
+    if (other.vocabulary.token(id) != token)
+      return error(Code::kInvalid, "token {} is '{}' in '{}', and '{}' in '{}'", id,
+                   shown_text(token, 40), own.name, shown_text(other.vocabulary.token(id), 40),
+                   other.name);
+  }
+  return ok();
+}
+
 std::string program_text(const Catalog& catalog) {
   std::string text = kProgramVersion;
   for (const PluginIdentity& plugin : catalog.plugins)
@@ -481,6 +499,7 @@ const Catalog& full_catalog() {
     all.rewards = reward_contracts();
     all.model_facts = read_model_facts;
     all.tokenizer_facts = read_tokenizer_facts;
+    all.check_same_tokens = check_same_tokens;
     all.add_plugins = add_plugins;
     return all;
   }();

@@ -133,6 +133,7 @@ Status change_model(Table& root, const std::string& folder) {
 
 void change_tenant(Table& tenant, const EvaluationChanges& changes) {
   remove_key(tenant, "adapter");
+  remove_key(tenant, "teacher");
   set_value(tenant, "epochs", Value(int64_t{0}, {}));
   Table& eval = table_of(tenant, "eval");
   set_value(eval, "interval", Value(int64_t{0}, {}));

@@ -5,18 +5,19 @@
 namespace primerl {
 namespace {
 
-enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn, kSaved };
+enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn, kSaved, kEvaluate };
 
 std::string_view to_string(LearnerCall call) {
-  constexpr std::string_view kNames[] = {"step",   "snapshot", "save", "load",
-                                         "limits", "turn",     "saved"};
+  constexpr std::string_view kNames[] = {"step",   "snapshot", "save",  "load",
+                                         "limits", "turn",     "saved", "evaluate"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// One call and its result: for a step the TrainReport, for limits the SampleLimits, for a queued
-/// step whether its turn has come, for a save whether it has ended.
-struct LearnerAnswer : TrainReport, SampleLimits {
+/// One call and its result: for a step the TrainReport, for limits the SampleLimits, for an
+/// evaluation the AnswerLoss, for a queued step whether its turn has come, for a save whether it
+/// has ended.
+struct LearnerAnswer : TrainReport, SampleLimits, AnswerLoss {
   static constexpr std::string_view kName = "LearnerAnswer";
   static constexpr uint32_t kVersion = 7;
   uint8_t call = 0;
@@ -33,6 +34,7 @@ struct LearnerAnswer : TrainReport, SampleLimits {
         "tenant", &A::tenant)("is_granted", &A::is_granted);
     TrainReport::fields(f);
     SampleLimits::fields(f);
+    AnswerLoss::fields(f);
   }
 };
 
@@ -104,6 +106,17 @@ Result<std::vector<float>> TracedLearner::score(TenantSlot tenant,
   if (is_replaying(tenant))
     return error(Code::kUnavailable, "a learner played from the record has no weights");
   return learner_->score(tenant, tokens);
+}
+
+Result<AnswerLoss> TracedLearner::evaluate(const TrainBatch& batch) {
+  if (is_replaying(batch.tenant)) {
+    ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(LearnerCall::kEvaluate));
+    return AnswerLoss(std::move(answer));
+  }
+  return calls_->keep(LearnerCall::kEvaluate, learner_->evaluate(batch),
+                      [](LearnerAnswer& answer, const AnswerLoss& loss) {
+                        static_cast<AnswerLoss&>(answer) = loss;
+                      });
 }
 
 Status TracedLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {

@@ -55,6 +55,7 @@ class TracedLearner : public Learner {
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override;
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Result<AnswerLoss> evaluate(const TrainBatch& batch) override;
   /// Not recorded; trainers call begin_save().
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status begin_save(LearnerSave save) override;

@@ -59,6 +59,9 @@ class WatchedLearner final : public Learner {
                                                          PolicyVersion version) override {
     return watch_.seen(learner_->snapshot(tenant, version));
   }
+  Result<AnswerLoss> evaluate(const TrainBatch& batch) override {
+    return watch_.seen(learner_->evaluate(batch));
+  }
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
     return watch_.seen(learner_->score(tenant, tokens));
   }

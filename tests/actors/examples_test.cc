@@ -37,6 +37,18 @@ TEST(ReadExamples, NamesTheLineThatIsWrong) {
            {R"({"messages": [{"role": "user", "content": "a"}]})", "nothing trains"},
            {R"({"messages": [{"role": "assistant", "content": 3}]})", "message 0"},
            {R"({"messages": [{"role": "assistant", "content": "a"}], "tools": 3})", "tools are"},
+           {R"({"prompt": "a", "completion": "b", "weight": -1})", "'weight' is -1"},
+           {R"({"prompt": "a", "completion": "b", "weight": 10001})", "'weight' is 10001"},
+           {R"({"prompt": "a", "completion": "b", "weight": 1e-7})", "'weight' is 1e-07"},
+           {R"({"prompt": "a", "completion": "b", "weight": "x"})", "weight"},
+           {R"({"prompt": "a", "completion": "b", "weight": 0})", "all weights are 0"},
+           {R"({"messages": [{"role": "user", "content": "a", "weight": 2}, )"
+            R"({"role": "assistant", "content": "b"}]})",
+            "message 0 has a weight, and its role is 'user'"},
+           {R"({"messages": [{"role": "assistant", "content": "b", "weight": 0}]})",
+            "all weights are 0"},
+           {R"({"prompt": "a", "turns": [{"completion": "b", "weight": 101}], "weight": 100})",
+            "times that of an answer is 10100"},
            {"\n\n", "no examples"}}) {
     const auto examples = read_examples(write(text), 10);
     ASSERT_FALSE(examples.ok()) << text;
@@ -69,6 +81,27 @@ TEST(ReadExamples, AcceptsUpToExamplesMax) {
   const std::string line = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
   EXPECT_TRUE(read_examples(write(line + line), 2).ok());
   EXPECT_FALSE(read_examples(write(line + line), 1).ok());
+}
+
+TEST(ReadExamples, ReadsTheWeightsOfAnswersTurnsAndRows) {
+  const auto examples = read_examples(
+      write(R"({"prompt": "a", "completion": "b", "weight": 0.5})"
+            "\n"
+            R"({"prompt": "a", "turns": [{"completion": "b", "observation": "c", "weight": 0}, )"
+            R"({"completion": "d"}], "weight": 3})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": "a", "weight": 0}, )"
+            R"({"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}], )"
+            R"("weight": 2})"
+            "\n"
+            R"({"messages": [{"role": "assistant", "content": "a", "weight": 1}]})"),
+      10);
+  ASSERT_TRUE(examples.ok()) << examples.error().text();
+  EXPECT_EQ((*examples)[0].turns[0].weight, 0.5F);
+  EXPECT_EQ((*examples)[1].turns[0].weight, 0);
+  EXPECT_EQ((*examples)[1].turns[1].weight, 3);
+  EXPECT_THAT((*examples)[2].weights, ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT((*examples)[3].weights, SizeIs(0)) << "none says that all are 1";
 }
 
 TEST(ShuffledIndex, IsAPermutationOfEveryPass) {

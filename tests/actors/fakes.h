@@ -196,6 +196,10 @@ class FakeLearner : public Learner {
   Result<std::vector<float>> score(TenantSlot, const std::vector<int32_t>&) override {
     return std::vector<float>{};
   }
+  Result<AnswerLoss> evaluate(const TrainBatch& batch) override {
+    evaluated.push_back(batch);
+    return AnswerLoss{2.0 * static_cast<double>(batch.samples.size()), std::ssize(batch.samples)};
+  }
   Status save(TenantSlot, const std::filesystem::path& folder) override {
     saved.push_back(folder);
     return ok();
@@ -207,6 +211,7 @@ class FakeLearner : public Learner {
   SampleLimits limits() const override { return limits_; }
 
   std::vector<TrainBatch> batches;
+  std::vector<TrainBatch> evaluated;
   SampleLimits limits_{1000, 256};
   int64_t steps = 0;
   int num_to_skip = 0;

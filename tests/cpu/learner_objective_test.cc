@@ -310,12 +310,64 @@ TEST(LearnerObjectives, AStepThatStopsWhileItMeasuresChangesNothing) {
   EXPECT_TRUE(learner->step(batch, testing::never).ok());
 }
 
-TEST(LearnerObjectives, AReferenceNeedsAnAdapter) {
+/// The base of an adapter whose output is 0 has the weights of the whole model.
+TEST(LearnerObjectives, WholeWeightsFollowAStoredReferenceAndHaveNoOther) {
+  const auto folder = make_folder({});
+  for (const std::string_view kind : {"ref_kl", "opd"}) {
+    LearnerOptions options;
+    options.loss.kind = kind;
+    options.optimizer.lr = 0;
+    auto learner = make_torch_learner(options, folder).value();
+    TrainBatch batch = two_groups(kFirst);
+    const auto refused = learner->step(batch, testing::never);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().text(), HasSubstr("name a teacher"));
+    auto adapter = make_adapter_learner(folder, {adapter_with(kFirst, kind)});
+    const auto log_ref = scores_of(*learner, kFirst, batch);
+    for (size_t s = 0; s < batch.samples.size(); ++s) {
+      batch.samples[s].reference.assign(batch.samples[s].tokens.size(), 0.0F);
+      for (size_t i = 4; i < batch.samples[s].tokens.size(); ++i)
+        batch.samples[s].reference[i] = log_ref[s][i - 1] - 0.5F;
+    }
+    const auto whole = learner->step(batch, testing::never).value();
+    EXPECT_NEAR(whole.loss, adapter->step(batch, testing::never)->loss, 1e-5) << kind;
+    EXPECT_GT(whole.grad_norm, 0) << kind;
+  }
+}
+
+TEST(LearnerObjectives, ALossOfAnswersIsTheSumOfWeightsTimesScores) {
   LearnerOptions options;
-  options.loss.kind = "ref_kl";
-  const auto refused = make_torch_learner(options, make_folder({}));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().text(), HasSubstr("[tenant.<name>.adapter]"));
+  options.micro_batch_tokens = 16;  // several micro-batches
+  options.optimizer.lr = 0;
+  auto learner = make_torch_learner(options, make_folder({})).value();
+  TrainBatch batch = two_groups(kFirst);
+  batch.loss = LossKind::kCrossEntropy;
+  for (size_t s = 0; s < batch.samples.size(); ++s) {
+    auto& sample = batch.samples[s];
+    sample.logprobs.clear();
+    sample.advantages.clear();
+    if (s % 2 == 1) continue;
+    for (size_t i = 0; i < sample.tokens.size(); ++i)
+      sample.weights.push_back(0.25F * static_cast<float>(i + 1));
+  }
+  const auto scores = scores_of(*learner, kFirst, batch);
+  double sum = 0;
+  int64_t num_tokens = 0;
+  for (size_t s = 0; s < batch.samples.size(); ++s)
+    for (size_t i = 1; i < batch.samples[s].tokens.size(); ++i) {
+      if (batch.samples[s].loss_mask[i] == 0) continue;
+      sum -= (s % 2 == 0 ? 0.25 * static_cast<double>(i + 1) : 1.0) * scores[s][i - 1];
+      ++num_tokens;
+    }
+  const auto before = learner->score(kFirst, batch.samples[0].tokens).value();
+  const AnswerLoss loss = learner->evaluate(batch).value();
+  EXPECT_NEAR(loss.sum, sum, 1e-4);
+  EXPECT_EQ(loss.num_tokens, num_tokens);
+  EXPECT_EQ(learner->score(kFirst, batch.samples[0].tokens).value(), before) << "nothing changes";
+  const auto step = learner->step(batch, testing::never).value();
+  EXPECT_NEAR(step.loss, sum / static_cast<double>(num_tokens), 1e-5);
+  batch.samples[0].weights[5] = -1;
+  EXPECT_THAT(learner->evaluate(batch).error().text(), HasSubstr("the weight of token 5"));
 }
 
 TEST(LearnerObjectives, ABatchWithoutLossTokensIsSkippedByEach) {

@@ -22,6 +22,7 @@ TrainBatch batch() {
       sample.logprobs.push_back(t > 1 ? -0.5F * static_cast<float>(t) : 0.0F);
       sample.advantages.push_back(t > 1 ? 1.25F : 0.0F);
     }
+    sample.weights.assign(sample.tokens.size(), 1 + static_cast<float>(i));
     sample.temperature = 0.5F + static_cast<float>(i);
     std::vector<std::byte> kept;
     append_all_kept(static_cast<size_t>(1 + i), kept);
@@ -38,6 +39,7 @@ void expect_equal(const TrainBatch& a, const TrainBatch& b) {
     EXPECT_EQ(a.samples[i].loss_mask, b.samples[i].loss_mask);
     EXPECT_EQ(a.samples[i].logprobs, b.samples[i].logprobs);
     EXPECT_EQ(a.samples[i].advantages, b.samples[i].advantages);
+    EXPECT_EQ(a.samples[i].weights, b.samples[i].weights);
     EXPECT_EQ(a.samples[i].temperature, b.samples[i].temperature);
     EXPECT_TRUE(a.samples[i].kept == b.samples[i].kept);
   }

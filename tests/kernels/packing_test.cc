@@ -37,6 +37,27 @@ std::vector<std::vector<int32_t>> contexts(const RowBatch& rows) {
   return all;
 }
 
+TEST(Weights, AreThoseOfTheTargetsAndAboveZero) {
+  TrainSample weighed = sample({1, 2, 3, 4}, 1);
+  weighed.weights = {0, 0.5F, kTokenWeightMax, 1e-6F};
+  ASSERT_TRUE(check_sample(weighed, LossKind::kCrossEntropy, {8, 8}).ok());
+  const auto batches = pack({&weighed, 1}, 8);
+  ASSERT_EQ(batches.size(), 1U);
+  std::vector<double> found;
+  for (const TrainTarget& target : batches[0].targets) found.push_back(target.weight);
+  EXPECT_THAT(found, ElementsAre(0.5, 1e4, double{1e-6F}));
+  for (const float bad : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN(),
+                          std::nextafter(kTokenWeightMax, 2 * kTokenWeightMax)}) {
+    weighed.weights[2] = bad;
+    const Status refused = check_sample(weighed, LossKind::kCrossEntropy, {8, 8});
+    ASSERT_FALSE(refused.ok()) << bad;
+    EXPECT_THAT(refused.error().message(), HasSubstr("the weight of token 2 is"));
+  }
+  weighed.weights.pop_back();
+  EXPECT_THAT(check_sample(weighed, LossKind::kCrossEntropy, {8, 8}).error().message(),
+              HasSubstr("4 tokens, but 3 weights"));
+}
+
 TEST(CheckSamples, NamesTheSampleAndTheFault) {
   TrainBatch batch;
   batch.samples = {sample({1, 2, 3}, 1), sample({1, 2, 9}, 1)};

@@ -133,7 +133,8 @@ class Fate {
       // The first environment gives the tasks: a run that loses it starts again from the beginning.
       if ((kind == WorldKind::kRouterDies && name == "routing") ||
           (kind == WorldKind::kEnginesDie &&
-           (name.starts_with("inference") || name.starts_with("judging"))) ||
+           (name.starts_with("inference") || name.starts_with("judging") ||
+            name.starts_with("teaching"))) ||
           (kind == WorldKind::kEnvironmentDies && world.plan->processes[i].replica > 0))
         mortal_.push_back(ProcessId(i));
     }

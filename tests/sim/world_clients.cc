@@ -186,7 +186,7 @@ class SeenOutside final : public Outside {
 }  // namespace
 
 void add_clients(WorldSpec& spec) {
-  if (spec.number < kClientWorlds) return;
+  if (spec.number < kClientWorlds || spec.has_teacher) return;
   RandomStream random(mix(spec.number, stable_hash("clients")));
   // Nodes of a judge are implied only in a graph without edges: that of one tenant.
   if (one_in(random, 2) && spec.kind != WorldKind::kTwoTenants)
@@ -211,6 +211,7 @@ std::string driver_nodes(const WorldSpec& spec) {
   std::string nodes;
   if (spec.num_client_requests > 0) nodes += ", \"gateway\"";
   if (spec.num_judges > 0) nodes += ", \"judge\"";
+  if (spec.has_teacher) nodes += ", \"teacher\"";
   return nodes;
 }
 

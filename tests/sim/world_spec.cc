@@ -50,11 +50,17 @@ bool has_evaluations(uint64_t number) {
   return number >= kEvaluationWorlds && number < kClientWorlds;
 }
 bool is_outside(uint64_t number) {
+  if (number >= kTeacherWorlds) return false;
   return number >= kEvaluationWorlds ? number % 2 == 1 : number >= kOutsideWorlds;
 }
 
 WorldKind kind_of(uint64_t number) {
   if (number < kOutsideWorlds) return static_cast<WorldKind>(number % kWorldKinds);
+  // The nodes of a teacher are implied only in a graph without edges: that of one tenant.
+  constexpr WorldKind kOfOneTenant[] = {WorldKind::kOneTenant, WorldKind::kEnvironmentDies,
+                                        WorldKind::kRouterDies, WorldKind::kEnginesDie,
+                                        WorldKind::kResumed};
+  if (number >= kTeacherWorlds) return kOfOneTenant[number % std::size(kOfOneTenant)];
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
@@ -81,6 +87,7 @@ WorldSpec spec_of(uint64_t number) {
   WorldSpec spec;
   spec.number = number;
   spec.kind = kind_of(number);
+  spec.has_teacher = number >= kTeacherWorlds;
   add_outside_faults(spec);
   add_clients(spec);
   RandomStream random(mix(number, stable_hash("world")));
@@ -133,6 +140,7 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
   if (one_of(random, 2)) sampling += ", top_k = 5, top_p = 0.9, min_p = 0.01";
   if (one_of(random, 2)) sampling += ", stop = [\"e\", \"xy\"], stop_ids = [7]";
   if (one_of(random, 4)) sampling += ", ignore_eos = true";
+  if (spec.has_teacher) sampling = "max_tokens = 12, temperature = 1.0";
   const std::string environment = is_outside(spec.number) || spec.num_judges > 0
                                       ? outside_lines(spec, random)
                                       : "environment = { name = \"copy\" }\n";
@@ -153,6 +161,10 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
       random.below(3), one_of(random, 2) ? 20 : 0, one_of(random, 2) ? "20ms" : "5s",
       one_of(random, 3) ? "60ms" : "120s", spec.has_equal_rewards, sampling);
   table += evaluation_line(spec, name);
+  if (spec.has_teacher)
+    table += fmt::format(
+        "loss = {{ kind = \"ref_kl\" }}\nteacher = {{ model = \"policy\", timeout = \"{}\" }}\n",
+        spec.number % 3 == 0 ? "6ms" : "60s");
   if (spec.kind == WorldKind::kTwoTenants)
     table += fmt::format("[tenant.{}.adapter]\nrank = 4\n", name);
   return table + "\n";
@@ -162,11 +174,13 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
 std::string places_of(const WorldSpec& spec) {
   const WorldKind kind = spec.kind;
   if (kind == WorldKind::kSupervised || kind == WorldKind::kResumed) return "";
-  const bool has_judge = spec.num_judges > 0;
-  const std::string_view router = has_judge ? ", \"judge_router\"" : "";
+  const std::string asker = spec.num_judges > 0 ? "judge" : spec.has_teacher ? "teacher" : "";
+  const std::string router = asker.empty() ? "" : fmt::format(", \"{}_router\"", asker);
   const std::string judging =
-      has_judge ? "judging = { nodes = [\"judge_prefill\", \"judge_decode\"], replicas = 2 }\n"
-                : "";
+      asker.empty()
+          ? ""
+          : fmt::format("{1} = {{ nodes = [\"{0}_prefill\", \"{0}_decode\"], replicas = 2 }}\n",
+                        asker, spec.has_teacher ? "teaching" : "judging");
   if (kind != WorldKind::kEnvironmentDies && kind != WorldKind::kOneTenant)
     return fmt::format(
         "\n[place]\ndriver = {{ nodes = [\"env\", \"rollout\", \"trainer\", \"broadcaster\"{}] }}\n"
@@ -202,6 +216,19 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
   std::string tables = tenant_table("ada", spec, random);
   if (are_two) tables += tenant_table("bo", spec, random);
   return with_gateway(spec, text.substr(0, begin) + tables + text.substr(end)) + places_of(spec);
+}
+
+/// With random numbers of its own, so that the other worlds do not change.
+std::vector<std::string> teacher_sets(const WorldSpec& spec) {
+  if (!spec.has_teacher) return {};
+  RandomStream random(mix(spec.number, stable_hash("teacher")));
+  return {"resource.teacher.backend=\"scripted\"",
+          fmt::format("resource.teacher.max_running={}", 1 + random.below(4)),
+          fmt::format("resource.teacher.max_waiting={}", 1 + random.below(6)),
+          fmt::format("resource.teacher.refuse_every={}", one_of(random, 3) ? 7 : 0),
+          fmt::format("node.teacher.requests_max={}", 1 + random.below(5)),
+          fmt::format("node.teacher.groups_max={}", 1 + random.below(4)),
+          fmt::format("node.teacher.attempts_max={}", random.below(3))};
 }
 
 /// Several turns, each of which adds letters; the reward follows from the last action.
@@ -323,6 +350,7 @@ std::unique_ptr<World> make_world(uint64_t number) {
     set("node.broadcaster.applied_max=\"30ms\"");
     if (!places_of(spec).empty()) set("resource.weights.backend=\"auto\"");
     if (places_of(spec).empty() && one_of(random, 2)) set("node.env.replicas=3");
+    for (const std::string& text : teacher_sets(spec)) set(text);
     for (const std::string& text : spec.sets) set(text);
     for (const std::string& text : client_sets(spec)) set(text);
   }

@@ -58,6 +58,7 @@ struct WorldSpec {
   uint64_t num_client_requests = 0;  // 0: no gateway
   uint64_t client_look_us = 1;       // a look for requests takes less
   uint64_t num_judges = 0;           // of each tenant
+  bool has_teacher = false;          // only from kTeacherWorlds on
 };
 
 inline constexpr uint64_t kWorldKinds = 9;
@@ -71,6 +72,8 @@ inline constexpr uint64_t kEvaluationWorlds = 200'000;
 /// Worlds from this number on have a gateway with clients, judges or both. Every second one asks
 /// outside too.
 inline constexpr uint64_t kClientWorlds = 300'000;
+/// Worlds from this number on have a teacher, and ask nothing outside.
+inline constexpr uint64_t kTeacherWorlds = 400'000;
 
 /// A plan has pointers into its catalog.
 struct World {

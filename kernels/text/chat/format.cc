@@ -360,6 +360,23 @@ std::vector<std::pair<size_t, size_t>> ChatFormat::answers(const RenderedChat& r
   return spans;
 }
 
+namespace {
+
+/// The first answer with a byte in [begin, end) of the text; -1 if no byte is of an answer.
+int32_t answer_in(const RenderedChat& rendered, size_t begin, size_t end) {
+  size_t from = 0;
+  for (const Run& run : rendered.runs) {
+    const size_t to = run.end;
+    if (to > begin && from < end && is_from_message(run.origin) &&
+        rendered.is_answer[message_of(run.origin)])
+      return static_cast<int32_t>(message_of(run.origin));
+    from = to;
+  }
+  return -1;
+}
+
+}  // namespace
+
 Result<SupervisedChat> ChatFormat::supervised(std::span<const ChatMessage> messages,
                                               const Json* tools) const {
   ASSIGN_OR_RETURN(const auto rendered, render(messages, tools, false));
@@ -369,19 +386,20 @@ Result<SupervisedChat> ChatFormat::supervised(std::span<const ChatMessage> messa
                          : answers(rendered, messages, tools, row.num_unmarked);
   // The parts are encoded alone, as a rollout sees them: a prompt ends where an answer begins.
   size_t done = 0;
-  const auto append = [&](size_t begin, size_t end, uint8_t trains) -> Status {
+  const auto append = [&](size_t begin, size_t end, bool trains) -> Status {
     if (begin >= end) return ok();
     ASSIGN_OR_RETURN(const auto ids, encode(rendered, begin, end));
     row.ids.insert(row.ids.end(), ids.begin(), ids.end());
-    row.trains.resize(row.ids.size(), trains);
+    row.trains.resize(row.ids.size(), trains ? 1 : 0);
+    row.messages.resize(row.ids.size(), trains ? answer_in(rendered, begin, end) : -1);
     return ok();
   };
   for (const auto& [begin, end] : spans) {
-    RETURN_IF_ERROR(append(done, begin, 0));
-    RETURN_IF_ERROR(append(begin, end, 1));
+    RETURN_IF_ERROR(append(done, begin, false));
+    RETURN_IF_ERROR(append(begin, end, true));
     done = end;
   }
-  RETURN_IF_ERROR(append(done, rendered.text.size(), 0));
+  RETURN_IF_ERROR(append(done, rendered.text.size(), false));
   return row;
 }
 

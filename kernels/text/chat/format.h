@@ -33,8 +33,9 @@ struct ChatOptions {
 /// A supervised row: parallel arrays.
 struct SupervisedChat {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> trains;  // 1: an assistant wrote it, its end marker included
-  int64_t num_unmarked = 0;     // answers whose beginning or end the template does not mark
+  std::vector<uint8_t> trains;    // 1: an assistant wrote it, its end marker included
+  std::vector<int32_t> messages;  // the message that trains; -1 where none does, or if unknown
+  int64_t num_unmarked = 0;       // answers whose beginning or end the template does not mark
 };
 
 class ChatFormat {

@@ -1,0 +1,174 @@
+// Graphs with a teacher: short files that imply its nodes, and what `check` refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "graph/base/files.h"
+#include "graph/frozen.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/rehearsal/rehearsal.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kTaught =
+    "[graph]\nname = \"taught\"\n\n[tenant.main]\nenvironment = { name = \"reverse_text\" }\n"
+    "sampling = { max_tokens = 8 }\ngroup_size = 2\nbatch_size = 4\n";
+const std::string kTeacher = "teacher = { model = \"big\" }\nloss = { kind = \"opd\" }\n";
+const std::string kTwoModels =
+    "[model.policy]\npath = \"model\"\n[model.big]\npath = \"../arithmetic_tool/model\"\n";
+
+CheckedGraph taught(const std::string& text, bool for_run = false) {
+  Overrides overrides;
+  overrides.cores = 2;
+  overrides.for_run = for_run;
+  return load_graph_text(text, "graph.toml", PRIMERL_SOURCE_DIR "/examples/reverse_text", overrides,
+                         full_catalog());
+}
+
+std::string taught_faults(CheckedGraph graph) {
+  if (graph.plan != nullptr) rehearse(graph, full_catalog());
+  return render(graph.diagnostics, graph.sources);
+}
+
+std::string model_named(const Plan& plan, const std::string& resource) {
+  for (const PlanResource& each : plan.resources)
+    if (each.name == resource && each.kind != "tokenizer")
+      return plan.models[static_cast<size_t>(each.model)].name;
+  return "none";
+}
+
+TEST(TeacherGraph, AShortFileImpliesTheNodesOfTheTeacher) {
+  auto graph = taught(kTaught + kTeacher + kTwoModels);
+  ASSERT_NE(graph.plan, nullptr) << taught_faults(graph);
+  const Plan& plan = *graph.plan;
+  EXPECT_EQ(model_named(plan, "teacher"), "big");
+  EXPECT_EQ(model_named(plan, "engine"), "policy");
+  EXPECT_EQ(model_named(plan, "learner"), "policy");
+  for (const auto* edge : {"rollout.group -> teacher.group", "teacher.group -> trainer.group",
+                           "teacher.generate -> teacher_router.generate",
+                           "teacher_decode.completion -> teacher.completion"})
+    EXPECT_THAT(plan.resolved_toml, HasSubstr(edge));
+  EXPECT_THAT(plan.resolved_toml, Not(HasSubstr("rollout.group -> trainer.group")));
+  for (size_t i = 0; i < plan.resources.size(); ++i)
+    EXPECT_EQ(is_frozen(plan, static_cast<int32_t>(i)),
+              plan.resources[i].kind == "engine" && plan.resources[i].name == "teacher");
+  EXPECT_THAT(taught_faults(std::move(graph)), Not(HasSubstr("error")));
+}
+
+TEST(TeacherGraph, ItsResolvedFormIsTheSamePlan) {
+  const auto graph = taught(kTaught + kTeacher + kTwoModels);
+  ASSERT_NE(graph.plan, nullptr);
+  const auto again = taught(graph.plan->resolved_toml);
+  ASSERT_NE(again.plan, nullptr) << taught_faults(again);
+  EXPECT_EQ(again.plan->resolved_toml, graph.plan->resolved_toml);
+}
+
+TEST(TeacherGraph, AJudgeAndATeacherLeaveOneModelForThePolicy) {
+  const auto graph =
+      taught(kTaught + kTeacher +
+             "reward = { name = \"judge\", rubric = \"r\", prompt = \"{answer}\" }\n" + kTwoModels +
+             "[model.judge]\npath = \"base\"\n[resource.judge]\nbackend = \"scripted\"\n");
+  ASSERT_NE(graph.plan, nullptr) << taught_faults(graph);
+  EXPECT_EQ(model_named(*graph.plan, "engine"), "policy");
+  EXPECT_EQ(model_named(*graph.plan, "teacher"), "big");
+}
+
+TEST(TeacherGraph, ThePolicysOwnFolderMayTeach) {
+  auto graph = taught(kTaught + "teacher = { model = \"policy\" }\n" +
+                      "loss = { reference_weight = 0.1 }\n[model.policy]\npath = \"model\"\n");
+  ASSERT_NE(graph.plan, nullptr) << taught_faults(graph);
+  EXPECT_THAT(taught_faults(std::move(graph)), Not(HasSubstr("error")));
+}
+
+TEST(TeacherGraph, AnObjectiveWithAReferenceAndNoneIsRefused) {
+  EXPECT_THAT(taught_faults(taught(
+                  kTaught + "loss = { kind = \"opd\" }\n[model.policy]\npath = \"model\"\n")),
+              AllOf(HasSubstr("error[G083]"), HasSubstr("the base of an adapter or a teacher")));
+}
+
+TEST(TeacherGraph, ATeacherNeedsAModel) {
+  EXPECT_THAT(taught_faults(taught(kTaught + "teacher = { timeout = \"5s\" }\n" + kTwoModels)),
+              HasSubstr("model"));
+}
+
+TEST(TeacherGraph, ALongFileWithoutTheNodesIsRefused) {
+  auto graph = taught(kTaught + "[model.policy]\npath = \"model\"\n");
+  ASSERT_NE(graph.plan, nullptr);
+  std::string text = graph.plan->resolved_toml;
+  text.insert(text.find("seq_len"), "teacher = { model = \"policy\" }\n");
+  EXPECT_THAT(taught_faults(taught(text)),
+              AllOf(HasSubstr("error[G083]"), HasSubstr("but no node asks a teacher")));
+}
+
+TEST(TeacherGraph, AnotherModelThanItsNodeAsksIsRefused) {
+  EXPECT_THAT(taught_faults(
+                  taught(kTaught + kTeacher + kTwoModels + "[node.teacher]\nmodel = \"policy\"\n")),
+              AllOf(HasSubstr("error[G083]"),
+                    HasSubstr("names model 'big', and node 'teacher' asks 'policy'")));
+}
+
+TEST(TeacherGraph, SamplingThatTheTeacherDoesNotKnowIsRefused) {
+  for (const auto* sampling : {"temperature = 0.7", "top_k = 5", "top_p = 0.9", "min_p = 0.1"})
+    EXPECT_THAT(taught_faults(taught("[tenant.main]\nenvironment = { name = \"reverse_text\" }\n" +
+                                     kTeacher + fmt::format("sampling = {{ {} }}\n", sampling) +
+                                     kTwoModels)),
+                AllOf(HasSubstr("error[G083]"), HasSubstr("the teacher's log-probabilities are")))
+        << sampling;
+}
+
+TEST(TeacherGraph, ASampleAndOneTokenFitIntoASequenceOfTheTeacher) {
+  const std::string short_engine = "[resource.teacher]\nmax_sequence_tokens = 64\n";
+  EXPECT_THAT(
+      taught_faults(taught(kTaught + "seq_len = 64\n" + kTeacher + kTwoModels + short_engine)),
+      AllOf(HasSubstr("error[G084]"), HasSubstr("write seq_len = 63 or less")));
+  EXPECT_THAT(
+      taught_faults(taught(kTaught + "seq_len = 63\n" + kTeacher + kTwoModels + short_engine)),
+      Not(HasSubstr("error")));
+  const auto shortened = taught(kTaught + kTeacher + kTwoModels + short_engine);
+  ASSERT_NE(shortened.plan, nullptr);
+  EXPECT_EQ(shortened.plan->tenants.front().seq_len, 63) << "it was not written";
+}
+
+/// A copy of the policy's folder whose tokenizer has `from` replaced by `to`.
+std::string other_tokens(const std::filesystem::path& folder, const std::string& from,
+                         const std::string& to) {
+  namespace fs = std::filesystem;
+  fs::copy(PRIMERL_SOURCE_DIR "/examples/reverse_text/model", folder);
+  std::string text = read_text_file((folder / "tokenizer.json").string(), 1 << 20).value();
+  text.replace(text.find(from), from.size(), to);
+  std::ofstream(folder / "tokenizer.json") << text;
+  return folder.string();
+}
+
+TEST(TeacherGraph, ATeacherWithAnotherTokenizerIsRefused) {
+  const auto folder = new_scratch_folder();
+  const std::string text =
+      read_text_file(PRIMERL_SOURCE_DIR "/examples/reverse_text/model/tokenizer.json", 1 << 20)
+          .value();
+  ASSERT_NE(text.find("\"q\""), std::string::npos);
+  const auto path = other_tokens(folder / "other", "\"q\"", "\"Q\"");
+  EXPECT_THAT(taught_faults(taught(kTaught + kTeacher +
+                                       "[model.policy]\npath = \"model\"\n[model.big]\npath = \"" +
+                                       path + "\"\n",
+                                   true)),
+              AllOf(HasSubstr("error[G044]"), HasSubstr("model 'big' cannot teach model 'policy'"),
+                    HasSubstr("is 'q' in"), HasSubstr("and 'Q' in")));
+}
+
+TEST(TeacherGraph, SupervisedTrainingHasNoTeacher) {
+  EXPECT_THAT(taught_faults(taught("include = [\"primerl:sft\"]\n" + kTaught +
+                                   "teacher = { model = \"policy\" }\n"
+                                   "[model.policy]\npath = \"model\"\n")),
+              HasSubstr("supervised examples train on given answers"));
+}
+
+}  // namespace
+}  // namespace primerl::testing
