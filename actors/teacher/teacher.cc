@@ -82,7 +82,7 @@ Contract Teacher::contract() {
       .timer("deadline", &Teacher::on_deadline, "a sample ran out of time")
       .timer("send", &Teacher::on_send, "a sample that waits can be sent")
       .out("generate", &Teacher::generate_, "a sample to score")
-      .out("group", &Teacher::group_, "the group with its log-probabilities",
+      .out("scored", &Teacher::scored_, "the group with its log-probabilities",
            message_bytes(group_bytes(GroupKind::kSampled)))
       .out("cancel", &Teacher::cancel_, "cancelled requests", burst(cancels_of_drain()),
            at_most(&O::requests_max, "requests_max"))
@@ -195,7 +195,7 @@ void Teacher::send(Asked asked) {
       member.fault = clipped_fault("the teacher: " + fits.error().text());
     if (!member.fault.empty()) member.reference.clear();
   }
-  group_.send(
+  scored_.send(
       std::move(asked.group),
       for_tenant(tenant_).answering({services().self(), asked.cause}).to_origin_of(asked.origin));
 }

@@ -1,7 +1,7 @@
 /// Gives the tokens of each group their log-probabilities under a frozen model of the graph
 /// (docs/design/teacher.md).
 ///
-///   group      ->  [ teacher ]  -> generate, group
+///   group      ->  [ teacher ]  -> generate, scored
 ///   completion ~~~>             ~~~> cancel
 ///
 /// Threads: pooled. State: the groups of one tenant whose log-probabilities are not all there.
@@ -87,7 +87,7 @@ class Teacher final : public EngineAsker {
   std::map<uint64_t, Asked> asked_;         // by number of arrival
   std::map<uint64_t, Question> questions_;  // by question of EngineAsker
   uint64_t next_asked_ = 0;
-  Out<TrajectoryGroup> group_;
+  Out<TrajectoryGroup> scored_;
 };
 
 /// Writes the log-probabilities of an answer into the sampled positions of a member's sample. An

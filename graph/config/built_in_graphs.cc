@@ -107,7 +107,7 @@ feedback = [
 constexpr std::string_view kGroupEdge = "  \"rollout.group       -> trainer.group\",\n";
 constexpr std::string_view kTaughtEdges =
     "  \"rollout.group       -> teacher.group\",\n"
-    "  \"teacher.group       -> trainer.group\",\n";
+    "  \"teacher.scored      -> trainer.group\",\n";
 
 constexpr std::string_view kGateway = R"([resource.gateway]
 kind = "outside"

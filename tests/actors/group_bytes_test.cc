@@ -34,9 +34,23 @@ TEST(GroupBytes, TheLargestGroupOfATenantIsWhatTheContractSays) {
             static_cast<int64_t>(body_bytes_max(group)));
   for (auto& member : group.members) {
     member.logprobs.clear();
+    member.weights.assign(256, 1.5F);
     member.spans.clear();
   }
   EXPECT_EQ(group_bytes_max(tenant, GroupKind::kGiven),
+            static_cast<int64_t>(body_bytes_max(group)));
+}
+
+TEST(GroupBytes, LogProbabilitiesOfATeacherAreInTheBound) {
+  Tenant tenant = testing::a_tenant(3);
+  tenant.seq_len = 256;
+  tenant.turns_max = 4;
+  tenant.max_off_policy_steps = 2;
+  tenant.teacher.model = "big";
+  TrajectoryGroup group;
+  group.members.assign(3, a_member(256, 4 + 2 + 2));
+  for (auto& member : group.members) member.reference.assign(256, -1.5F);
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
             static_cast<int64_t>(body_bytes_max(group)));
 }
 

@@ -43,7 +43,7 @@ struct TeacherStory : ::testing::Test {
     EXPECT_TRUE(teacher().advance(Duration::milliseconds(1)).ok());
     return teacher().take<GenerateRequest>("generate");
   }
-  std::vector<TrajectoryGroup> groups() { return teacher().take<TrajectoryGroup>("group"); }
+  std::vector<TrajectoryGroup> groups() { return teacher().take<TrajectoryGroup>("scored"); }
   void complete(const GenerateRequest& request, std::vector<float> logprobs,
                 FinishReason end = FinishReason::kLength) {
     Completion completion;

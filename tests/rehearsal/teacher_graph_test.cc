@@ -52,7 +52,7 @@ TEST(TeacherGraph, AShortFileImpliesTheNodesOfTheTeacher) {
   EXPECT_EQ(model_named(plan, "teacher"), "big");
   EXPECT_EQ(model_named(plan, "engine"), "policy");
   EXPECT_EQ(model_named(plan, "learner"), "policy");
-  for (const auto* edge : {"rollout.group -> teacher.group", "teacher.group -> trainer.group",
+  for (const auto* edge : {"rollout.group -> teacher.group", "teacher.scored -> trainer.group",
                            "teacher.generate -> teacher_router.generate",
                            "teacher_decode.completion -> teacher.completion"})
     EXPECT_THAT(plan.resolved_toml, HasSubstr(edge));
