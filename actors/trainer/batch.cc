@@ -99,7 +99,7 @@ Status check_member(const Trajectory& member, const Tenant& tenant, const Rollou
                  tenant.teacher.is_there()
                      ? "it has no log-probabilities of the teacher"
                      : "it has log-probabilities of a teacher that were not requested");
-  if (std::string fault = fault_of_filters(member, tenant); !fault.empty())
+  if (std::string fault = fault_of_filters(member, tenant, limits.vocab_size); !fault.empty())
     return error(Code::kInvalid, "{}", fault);
   ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, use.data));
   int64_t num_trained = 0;

@@ -31,7 +31,7 @@ std::optional<RolloutUse> use_of(const Tenant& tenant, const OwnObjectives& own)
                     .advantage = advantage_kind(advantage).value_or(AdvantageKind::kMean)};
 }
 
-std::string fault_of_filters(const Trajectory& member, const Tenant& tenant) {
+std::string fault_of_filters(const Trajectory& member, const Tenant& tenant, int32_t vocab_size) {
   const TenantFilters& filters = tenant.filters;
   if (filters.truncated && member.is_truncated) return "filters.truncated: it was cut off";
   // Arrays of different lengths are refused elsewhere.
@@ -42,11 +42,12 @@ std::string fault_of_filters(const Trajectory& member, const Tenant& tenant) {
     if (const int64_t row = longest_certain_row(member); row > filters.repetition_max)
       return fmt::format("filters.repetition_max: {} tokens in a row have a probability above {}",
                          row, kNearlyCertain);
+  const double least = -std::log(std::max(vocab_size, 1)) - kBelowEven;
   for (size_t i = 0; i < member.tokens.size() && filters.gibberish_from > 0; ++i)
     if (member.sampled[i] != 0 && member.tokens[i] >= filters.gibberish_from &&
-        static_cast<double>(member.logprobs[i]) < kImprobableLogprob)
-      return fmt::format("filters.gibberish_from: token {} has log-probability {}",
-                         member.tokens[i], member.logprobs[i]);
+        static_cast<double>(member.logprobs[i]) < least)
+      return fmt::format("filters.gibberish_from: token {} has log-probability {}, below {:.2f}",
+                         member.tokens[i], member.logprobs[i], least);
   return {};
 }
 

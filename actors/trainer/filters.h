@@ -31,10 +31,11 @@ std::optional<RolloutUse> use_of(const Tenant& tenant, const OwnObjectives& own)
 
 /// A token counts as near-certain for `repetition_max` with a probability above this.
 inline constexpr double kNearlyCertain = 0.99;
-/// A token of an id from `gibberish_from` on is improbable with a log-probability below this.
-inline constexpr double kImprobableLogprob = -14;
+/// A token of an id from `gibberish_from` on is improbable with a log-probability more than this
+/// below that of a token drawn evenly from the vocabulary.
+inline constexpr double kBelowEven = 2;
 
 /// Why a filter drops the rollout; empty if none does.
-std::string fault_of_filters(const Trajectory& member, const Tenant& tenant);
+std::string fault_of_filters(const Trajectory& member, const Tenant& tenant, int32_t vocab_size);
 
 }  // namespace primerl

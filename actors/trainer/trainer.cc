@@ -39,9 +39,15 @@ void add_report(const TrainReport& report, ObjectiveRule rule, MetricValues& val
   values.emplace_back("masked/all/mean", report.masked_fraction);
   if (rule != ObjectiveRule::kCrossEntropy)
     values.emplace_back("effective_size/all/mean", report.effective_size);
-  for (const MaskReason reason : reasons_of(rule))
+  double with_reason = 0;
+  for (const MaskReason reason : reasons_of(rule)) {
     values.emplace_back(fmt::format("masked/{}/mean", to_string(reason)), share_of(report, reason));
-  if (rule == ObjectiveRule::kWeightCap)
+    with_reason += share_of(report, reason);
+  }
+  const bool is_own = rule == ObjectiveRule::kOwn;
+  if (is_own)
+    values.emplace_back("masked/other/mean", std::max(report.masked_fraction - with_reason, 0.0));
+  if (is_own || rule == ObjectiveRule::kWeightCap)
     values.emplace_back("capped/all/mean", report.capped_fraction);
   values.emplace_back("optim/grad_norm", report.grad_norm);
   values.emplace_back("optim/lr", report.learning_rate);

@@ -1,6 +1,7 @@
 // Rules about [tenant.*]: numbers that must fit together, and fit models and nodes.
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
@@ -28,19 +29,46 @@ std::optional<int64_t> max_inflight_of(const DraftNode& node) {
   return integer_option(node, "max_inflight");
 }
 
-/// `loss.kind` of the first learner; empty if there is none.
-std::string objective_of_learner(const Draft& draft) {
+/// The table `loss` of the first learner.
+struct LearnerLoss {
+  const DraftResource* learner = nullptr;  // null: there is none
+  const OptionSet* table = nullptr;
+  const void* options = nullptr;
+
+  std::string kind() const {
+    if (learner == nullptr) return {};
+    // As TOML text: a name in quotes.
+    const std::string text = table->find("kind")->print(options);
+    return text.size() < 2 ? std::string() : text.substr(1, text.size() - 2);
+  }
+};
+
+LearnerLoss loss_of_learner(const Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || resource.contract->kind != "learner") continue;
     const OptionField* loss = resource.contract->options.find("loss");
-    if (loss == nullptr || loss->table == nullptr) continue;
-    const OptionField* kind = loss->table->find("kind");
-    if (kind == nullptr) continue;
-    // As TOML text: a name in quotes.
-    const std::string text = kind->print(loss->nested(resource.options.get()));
-    return text.size() < 2 ? std::string() : text.substr(1, text.size() - 2);
+    if (loss == nullptr || loss->table == nullptr || loss->table->find("kind") == nullptr) continue;
+    return {&resource, loss->table.get(), loss->nested(resource.options.get())};
   }
   return {};
+}
+
+/// The tenant with the numbers that it takes from the learner: those of the same objective that it
+/// does not write. The tenant alone if the learner's own options are refused.
+Tenant with_numbers_of(const LearnerLoss& of_learner, const Tenant& tenant) {
+  Tenant all = tenant;
+  const DraftResource* const learner = of_learner.learner;
+  if (learner == nullptr || tenant.objective != of_learner.kind()) return all;
+  if (learner->contract->validate && !learner->contract->validate(learner->options.get()).ok())
+    return all;
+  for (const OptionField& field : tenant_options().find("loss")->table->fields) {
+    const OptionField* const number = of_learner.table->find(field.name);
+    if (field.type != OptionType::kNumber || number == nullptr) continue;
+    if (std::strtod(field.print(&all.loss).c_str(), nullptr) >= 0) continue;
+    const double value = std::strtod(number->print(of_learner.options).c_str(), nullptr);
+    field.assign(&all.loss, Value(value, Span()));
+  }
+  return all;
 }
 
 const OutputPort* sized_output(const Contract& contract) {
@@ -144,7 +172,7 @@ void count_inflight(Draft& draft) {
 
 /// A graph has one learner, so all tenants without a kind of their own have its objective.
 void name_objectives(Draft& draft) {
-  const std::string of_learner = objective_of_learner(draft);
+  const std::string of_learner = loss_of_learner(draft).kind();
   for (auto& each : draft.tenants) {
     Tenant& tenant = each.tenant;
     if (!tenant.loss.kind.empty())
@@ -333,15 +361,21 @@ void check_recompute(Draft& draft) {
 }
 
 void check_demands(Draft& draft) {
+  const LearnerLoss of_learner = loss_of_learner(draft);
   for (const auto& node : draft.nodes) {
     if (node.contract == nullptr) continue;
     for (const auto& demand : node.contract->demands)
       for (const auto& tenant : draft.tenants) {
-        const std::string fault = demand.fault(node.options.get(), tenant.tenant);
+        std::string fault = demand.fault(node.options.get(), tenant.tenant);
+        Span span = nested_span(*tenant.spec, demand.key);
+        if (fault.empty() && demand.key == "loss" && of_learner.learner != nullptr) {
+          fault = demand.fault(node.options.get(), with_numbers_of(of_learner, tenant.tenant));
+          if (nested_entry(*tenant.spec, demand.key) == nullptr)
+            span = nested_span(*of_learner.learner->spec, demand.key);
+        }
         if (fault.empty()) continue;
         draft.diagnostics
-            .error("G083", nested_span(*tenant.spec, demand.key), "'{}' of tenant '{}' {}",
-                   demand.key, tenant.spec->name, fault)
+            .error("G083", span, "'{}' of tenant '{}' {}", demand.key, tenant.spec->name, fault)
             .note(fmt::format("node '{}' (actor '{}') asks for another value", node.spec->name,
                               node.contract->name))
             .suggest(demand.help);

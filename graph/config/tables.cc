@@ -37,8 +37,8 @@ OptionSet filter_options() {
              "drop rollouts with more sampled tokens in a row that have a probability above 0.99; "
              "0 = off")
       .field("gibberish_from", &F::gibberish_from, count_from(0),
-             "drop rollouts with a token of this id or above whose log-probability is below -14; "
-             "0 = off")
+             "drop rollouts with a token of this id or above whose log-probability is below "
+             "-ln(vocabulary) - 2; 0 = off")
       .take();
 }
 

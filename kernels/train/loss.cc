@@ -89,7 +89,6 @@ TokenLoss own_loss(const Objective& objective, const TokenFacts& facts) {
   const double d = facts.log_pi - facts.log_mu;
   token.ratio = Ratio(d).value;
   token.mismatch_kl = token.ratio - 1 - std::clamp(d, -kLogRatioMax, kLogRatioMax);
-  if (token.reason == MaskReason::kNone) token.masked = token.capped = false;
   return token;
 }
 

@@ -68,7 +68,7 @@ struct TokenLoss {
   double ratio = 1;        // r
   bool masked = false;     // the policy-gradient term was dropped
   bool capped = false;     // its weight was limited; it trains
-  MaskReason reason = MaskReason::kNone;
+  MaskReason reason = MaskReason::kNone;  // only a plugin's loss drops a token without one
 };
 
 /// Sums over the loss tokens of a step.

@@ -137,6 +137,7 @@ std::vector<ObjectiveSpec> make_objectives() {
        {},
        kToken,
        "mean"},
+      {"ce", R::kCrossEntropy, "another name of cross_entropy", {}, kToken, "mean"},
   };
 }
 

@@ -1,4 +1,5 @@
 #include "kernels/scripted/options.h"
+#include "kernels/train/objective.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/run.h"
 #include "runtime/program/exit_code.h"
@@ -22,7 +23,8 @@ Status check_supervised(const Plan& plan) {
     const std::string& loss = learner_options(resource).loss.kind;
     for (const Tenant& tenant : plan.tenants) {
       const bool is_own = !tenant.loss.kind.empty();
-      if ((is_own ? tenant.loss.kind : loss) == "cross_entropy") continue;
+      const ObjectiveSpec* const spec = find_objective(is_own ? tenant.loss.kind : loss);
+      if (spec != nullptr && spec->rule == ObjectiveRule::kCrossEntropy) continue;
       return error(Code::kInvalid, "{} '{}' minimises '{}'", is_own ? "tenant" : "learner",
                    is_own ? tenant.name : resource.name, is_own ? tenant.loss.kind : loss)
           .note(

@@ -175,7 +175,7 @@ class FakeLearner : public Learner {
     if (stop()) return error(Code::kCancelled, "stop requested");
     RETURN_IF_ERROR(check_samples(batch, limits_));
     batches.push_back(batch);
-    TrainReport report;
+    TrainReport report = reported;
     report.num_tokens = 100;
     report.grad_norm = 0.25;
     if (num_to_skip > 0) {
@@ -212,6 +212,7 @@ class FakeLearner : public Learner {
 
   std::vector<TrainBatch> batches;
   std::vector<TrainBatch> evaluated;
+  TrainReport reported;  // by each step, besides the numbers that step() sets
   SampleLimits limits_{1000, 256};
   int64_t steps = 0;
   int num_to_skip = 0;

@@ -152,9 +152,11 @@ TEST_F(Objectives, FiltersLeaveOutRowsOfNearCertainTokensFromTheLimitOn) {
 
 TEST_F(Objectives, FiltersLeaveOutImprobableTokensOfRareIds) {
   int32_t id = 0;
+  // The vocabulary has 256 tokens: -ln(256) - 2 = -7.545.
+  float logprob = -7.55F;
   const auto improbable = [&](Trajectory& member) {
     id = member.tokens.back();
-    member.logprobs.back() = -14.5F;
+    member.logprobs.back() = logprob;
   };
   const auto from = [&](int64_t more) {
     return filtered(
@@ -163,8 +165,10 @@ TEST_F(Objectives, FiltersLeaveOutImprobableTokensOfRareIds) {
         },
         improbable);
   };
-  EXPECT_THAT(from(0), HasSubstr("gibberish_from"));
+  EXPECT_THAT(from(0), HasSubstr("log-probability -7.55, below -7.55"));
   EXPECT_EQ(from(1), "");
+  logprob = -7.54F;
+  EXPECT_EQ(from(0), "") << "not below the limit";
 }
 
 TEST_F(Objectives, NameTheReasonsThatTheyCanHaveInTheMetrics) {
@@ -186,6 +190,35 @@ TEST_F(Objectives, NameTheReasonsThatTheyCanHaveInTheMetrics) {
     EXPECT_TRUE(has("effective_size/all/mean")) << name;
     EXPECT_EQ(has("masked/moment/mean"), name == std::string_view("m2po"));
   }
+}
+
+TEST_F(Objectives, OfAPluginCountTokensThatTheyDropWithoutAReason) {
+  Tenant tenant = testing::a_tenant();
+  tenant.objective = "custom";
+  ObjectiveSpec spec{.name = "custom", .rule = ObjectiveRule::kOwn, .doc = "a loss"};
+  TrainerOptions options;
+  options.objectives =
+      std::make_shared<const std::vector<ObjectiveSpec>>(std::vector<ObjectiveSpec>{spec});
+  struct Own : TrainerStory {
+    Own(TrainerOptions own, Tenant of) : TrainerStory(std::move(own), std::move(of)) {}
+    void TestBody() override {}
+  } story(std::move(options), std::move(tenant));
+  story.start();
+  TrainReport& report = story.learner.reported;
+  report.masked_fraction = 0.75;
+  report.masked_high = 0.25;
+  report.capped_fraction = 0.125;
+  story.batch(0, 0);
+  story.give(a_group(9, 1, {0, 1}));
+  ASSERT_THAT(story.trainer.metrics(), SizeIs(1));
+  const auto& values = story.trainer.metrics()[0].values;
+  EXPECT_THAT(values, ::testing::Contains(std::pair<std::string, double>("masked/all/mean", 0.75)));
+  EXPECT_THAT(values,
+              ::testing::Contains(std::pair<std::string, double>("masked/high/mean", 0.25)));
+  EXPECT_THAT(values,
+              ::testing::Contains(std::pair<std::string, double>("masked/other/mean", 0.5)));
+  EXPECT_THAT(values,
+              ::testing::Contains(std::pair<std::string, double>("capped/all/mean", 0.125)));
 }
 
 TEST(Demands, RefuseAnObjectiveWithTheOptionsOfAnother) {

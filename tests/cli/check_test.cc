@@ -234,6 +234,24 @@ targets = ["q_proj", "z_proj"]
                  "unknown target 'z_proj' of an adapter");
 }
 
+TEST_F(AModelFolder, JudgesNumbersOfALossTogetherWithThoseOfTheLearner) {
+  const auto with = [&](const std::string& value) {
+    return check({"--set", "resource.learner.loss.reference_weight=" + value});
+  };
+  EXPECT_EQ(with("0.0").code, 0) << with("0.0").err;
+  const auto end = with("0.1");
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G083]: 'loss' of tenant 'main' cannot be used: 'dppo' "
+                                 "needs a reference model"));
+  const auto tenant = [&](const std::string& low) {
+    return check({"--set", "resource.learner.loss.kind=icepop", "--set",
+                  "resource.learner.loss.weight_high=4.0", "--set",
+                  "tenant.main.loss.weight_low=" + low});
+  };
+  EXPECT_EQ(tenant("4.0").code, 0) << tenant("4.0").err;
+  EXPECT_THAT(tenant("4.5").err, HasSubstr("weight_low 4.5 is above weight_high 4"));
+}
+
 TEST_F(AModelFolder, OnAMissingCpuIsRefused) {
   std::ofstream(graph(), std::ios::app) << R"(
 [place]

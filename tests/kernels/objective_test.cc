@@ -193,6 +193,29 @@ TEST(Objectives, ReportOnlyReasonsThatTheyHave) {
   }
 }
 
+TEST(Objectives, OfAPluginMayDropATokenWithoutAReason) {
+  Objective own;
+  own.rule = ObjectiveRule::kOwn;
+  own.own_loss = [](const Objective&, const TokenFacts&) {
+    TokenLoss token;
+    token.masked = token.capped = true;
+    return token;
+  };
+  const TokenLoss token = token_loss(own, {.log_pi = std::log(0.5), .log_mu = std::log(0.25)});
+  EXPECT_TRUE(token.masked);
+  EXPECT_TRUE(token.capped);
+  EXPECT_EQ(token.reason, MaskReason::kNone);
+  EXPECT_NEAR(token.ratio, 2, 1e-9);
+}
+
+TEST(Objectives, CeIsCrossEntropy) {
+  const ObjectiveSpec* const ce = find_objective("ce");
+  ASSERT_NE(ce, nullptr);
+  EXPECT_EQ(ce->rule, ObjectiveRule::kCrossEntropy);
+  EXPECT_FALSE(ce->uses_advantages());
+  EXPECT_FALSE(ce->uses_logprobs());
+}
+
 TEST(Objectives, HaveAKnownAdvantageAndAText) {
   for (const ObjectiveSpec& spec : objectives()) {
     EXPECT_TRUE(advantage_kind(spec.advantage)) << spec.name;
