@@ -124,6 +124,8 @@ struct EnvironmentContract {
   };
   /// How many rows its data set has; empty = its tasks are not rows.
   std::function<Result<Rows>(const void* options)> rows = {};
+  /// An error that names the first row whose field is not a number; empty = rows have no fields.
+  std::function<Status(const void* options, const std::string& field)> check_field = {};
   /// The workers that make its tasks and steps instead of make(); empty = it is code of the
   /// process.
   std::function<OutsidePool(const void* options)> outside = {};

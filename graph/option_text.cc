@@ -46,6 +46,8 @@ std::string_view type_name(OptionType type) {
       return "list of integers";
     case OptionType::kTable:
       return "table";
+    case OptionType::kTableList:
+      return "list of tables";
   }
   return "";
 }

@@ -42,15 +42,19 @@ std::string_view expected(OptionType type) {
       return "a list of integers";
     case OptionType::kTable:
       return "a table";
+    case OptionType::kTableList:
+      return "a list of tables";
   }
   return "another kind of value";
 }
 
 bool is_list(OptionType type) {
-  return type == OptionType::kStringList || type == OptionType::kIntegerList;
+  return type == OptionType::kStringList || type == OptionType::kIntegerList ||
+         type == OptionType::kTableList;
 }
 
 bool is_item(OptionType list, const Value& item) {
+  if (list == OptionType::kTableList) return item.is_table();
   return list == OptionType::kStringList ? item.is_string() : item.is_integer();
 }
 
@@ -71,6 +75,7 @@ bool has_type(OptionType type, const Value& value) {
       return value.is_table();
     case OptionType::kStringList:
     case OptionType::kIntegerList:
+    case OptionType::kTableList:
       break;
   }
   if (!value.is_array()) return false;
@@ -195,7 +200,8 @@ struct Binder {
                              fmt::format("{} bytes long", value.as_string().size()), value.span);
         return true;
       case OptionType::kStringList:
-      case OptionType::kIntegerList: {
+      case OptionType::kIntegerList:
+      case OptionType::kTableList: {
         bool all = true;
         if (field.type == OptionType::kStringList)
           for (const auto& item : value.as_array()) all = check_choice(field, item) && all;
@@ -387,7 +393,14 @@ void OptionSet::bind(Table& table, std::string_view what, const std::vector<std:
     Diagnostics unsaid;
     Binder binder{what, entry.is_guess ? unsaid : diagnostics};
     if (!binder.check(*field, entry.value)) continue;
-    if (field->type == OptionType::kTable)
+    if (field->type == OptionType::kTableList) {
+      auto& tables = entry.value.as_array();
+      const auto items = field->items(options, tables.size());
+      for (size_t i = 0; i < tables.size(); ++i)
+        field->table->bind(tables[i].as_table(),
+                           fmt::format("'{}[{}]' of {}", field->name, i, what), {}, items[i],
+                           diagnostics);
+    } else if (field->type == OptionType::kTable)
       field->table->bind(entry.value.as_table(), fmt::format("'{}' of {}", field->name, what), {},
                          field->nested(options), diagnostics);
     else
@@ -449,6 +462,17 @@ std::string toml_size(int64_t bytes) {
   if (bytes <= 0) return number;
   const std::string text = bytes_text(bytes);
   return text == number + "B" ? number : toml_text(text);
+}
+
+std::string tables_text(const OptionSet& set, const std::vector<const void*>& items) {
+  std::vector<std::string> tables;
+  for (const void* item : items) {
+    std::vector<std::string> parts;
+    for (const auto& field : set.fields)
+      parts.push_back(fmt::format("{} = {}", field.name, field.print(item)));
+    tables.push_back(fmt::format("{{ {} }}", fmt::join(parts, ", ")));
+  }
+  return fmt::format("[{}]", fmt::join(tables, ", "));
 }
 
 std::string toml_text(const std::vector<int64_t>& values) {

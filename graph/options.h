@@ -33,7 +33,8 @@ enum class OptionType {
   kBytes,  // a whole number with unit("bytes"): 4096 or "2GiB"
   kStringList,
   kIntegerList,
-  kTable
+  kTable,
+  kTableList  // a list of tables, each with the options of `table`
 };
 
 /// The kind of thing that a string option names. `check` resolves it; an empty string means the
@@ -82,7 +83,7 @@ struct OptionField {
   Constraint constraint;
   std::string doc;
   std::string default_text;          // as TOML, from the struct's initialiser
-  std::shared_ptr<OptionSet> table;  // for a kTable option
+  std::shared_ptr<OptionSet> table;  // for a kTable or kTableList option
   /// Stores a value whose type and constraint were checked.
   std::function<void(void* options, const Value& value)> assign;
   /// The current value of a bound struct as TOML text, for `show --resolved`.
@@ -93,6 +94,9 @@ struct OptionField {
   std::function<std::vector<std::string>*(void* options)> references;
   /// The nested struct of a kTable option.
   std::function<void*(void* options)> nested;
+  /// For a kTableList option: makes its list as long as this, of structs with the defaults, and
+  /// returns them.
+  std::function<std::vector<void*>(void* options, size_t count)> items;
 };
 
 /// An option that was moved elsewhere; a file that has it is refused.
@@ -156,6 +160,8 @@ std::string toml_text(const std::string& value);
 std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
 std::string toml_text(const std::vector<int64_t>& values);
+/// "[{ a = 1 }, { a = 2 }]": bound structs of one set, without nested tables.
+std::string tables_text(const OptionSet& set, const std::vector<const void*>& items);
 /// A size: "8GiB" in quotes if a unit divides it, else the number.
 std::string toml_size(int64_t bytes);
 template <class M>
@@ -252,6 +258,32 @@ class OptionsOf {
     field.table = std::make_shared<OptionSet>(std::move(fields));
     field.nested = [member](void* options) -> void* {
       return &(static_cast<S*>(options)->*member);
+    };
+    set_.fields.push_back(std::move(field));
+    return std::move(*this);
+  }
+  /// A list of at most `count_max` tables.
+  template <class M>
+  OptionsOf&& tables(std::string name, std::vector<M> S::*member, size_t count_max,
+                     OptionSet fields, std::string doc) && {
+    OptionField field;
+    field.name = std::move(name);
+    field.type = OptionType::kTableList;
+    field.constraint = between(0, static_cast<double>(count_max));
+    field.doc = std::move(doc);
+    field.default_text = "[]";
+    field.table = std::make_shared<OptionSet>(std::move(fields));
+    field.print = [member, set = field.table](const void* options) {
+      std::vector<const void*> items;
+      for (const M& item : static_cast<const S*>(options)->*member) items.push_back(&item);
+      return detail::tables_text(*set, items);
+    };
+    field.items = [member](void* options, size_t count) {
+      auto& list = static_cast<S*>(options)->*member;
+      list.assign(count, M());
+      std::vector<void*> items;
+      for (M& item : list) items.push_back(&item);
+      return items;
     };
     set_.fields.push_back(std::move(field));
     return std::move(*this);

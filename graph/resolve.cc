@@ -63,8 +63,8 @@ OnError on_error_of(const std::string& text, const Contract& contract) {
 
 void fill_tenants_and_models(const Draft& draft, Plan& plan) {
   for (const int32_t index : order_by_name(draft.tenants)) {
-    Tenant tenant = draft.tenants[static_cast<size_t>(index)].tenant;
-    tenant.slot = TenantSlot(static_cast<uint32_t>(plan.tenants.size()));
+    const TenantSlot slot(static_cast<uint32_t>(plan.tenants.size()));
+    Tenant tenant = draft.tenants[static_cast<size_t>(index)].value(slot);
     plan.tenants.push_back(std::move(tenant));
   }
   for (const int32_t index : order_by_name(draft.models)) {

@@ -102,35 +102,58 @@ std::string choice_text(Writer& writer, const OptionSet& common, const auto& cho
                              std::move(parts));
 }
 
-/// One reward is a table; several are a list of tables.
-void write_rewards(Writer& writer, const Tenant& tenant, const Table* written) {
-  const Entry* entry = written->find("reward");
-  if (entry == nullptr || tenant.rewards.empty()) return;
-  const std::string path = fmt::format("tenant.{}.reward", tenant.name);
-  if (entry->value.is_table()) {
-    writer.raw(
-        fmt::format("reward = {}\n", choice_text(writer, reward_options(), tenant.rewards.front(),
-                                                 entry->value.as_table(), path)));
-    return;
-  }
+/// One reward is a table; several are a list of tables. `entry` is `reward` of the file.
+std::string rewards_text(Writer& writer, const std::vector<TenantReward>& rewards,
+                         const Entry& entry, const std::string& path) {
+  if (entry.value.is_table())
+    return choice_text(writer, reward_options(), rewards.front(), entry.value.as_table(), path);
   std::vector<std::string> texts;
-  for (size_t i = 0; i < tenant.rewards.size(); ++i)
-    texts.push_back(choice_text(writer, reward_options(), tenant.rewards[i],
-                                entry->value.as_array()[i].as_table(),
+  for (size_t i = 0; i < rewards.size(); ++i)
+    texts.push_back(choice_text(writer, reward_options(), rewards[i],
+                                entry.value.as_array()[i].as_table(),
                                 fmt::format("{}[{}]", path, i)));
-  writer.raw(fmt::format("reward = [{}]\n", fmt::join(texts, ", ")));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
+}
+
+std::string environment_text(Writer& writer, const Tenant& tenant, const Table& written,
+                             const std::string& path) {
+  return choice_text(writer, environment_options(), tenant.environment,
+                     written.find("environment")->value.as_table(), path + ".environment");
+}
+
+/// `environments`: each item with all its keys, so that nothing of the tenant's own counts for it.
+void write_mix(Writer& writer, const DraftTenant& from, const Tenant& tenant) {
+  std::vector<std::string> items;
+  for (size_t i = 0; i < tenant.mix.size(); ++i) {
+    const Tenant& part = *tenant.mix[i];
+    const Table& written = *from.mix[i].spec->table;
+    const std::string path = fmt::format("tenant.{}.environments[{}]", tenant.name, i);
+    std::vector<std::string> first = {"environment = " +
+                                      environment_text(writer, part, written, path)};
+    const Entry* reward = written.find("reward");
+    if (reward == nullptr) reward = from.spec->table->find("reward");
+    if (reward != nullptr && !part.rewards.empty())
+      first.push_back("reward = " + rewards_text(writer, part.rewards, *reward, path + ".reward"));
+    items.push_back(writer.inline_table(mix_options(), &part, &written, path, std::move(first)));
+  }
+  writer.raw(fmt::format("environments = [{}]\n", fmt::join(items, ", ")));
 }
 
 void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
   const auto& from = by_name(draft.tenants, tenant.name);
   const Table* written = from.spec->table;
   writer.header("tenant." + tenant.name);
-  if (tenant.environment.contract != nullptr)
-    writer.raw(fmt::format("environment = {}\n",
-                           choice_text(writer, environment_options(), tenant.environment,
-                                       written->find("environment")->value.as_table(),
-                                       fmt::format("tenant.{}.environment", tenant.name))));
-  write_rewards(writer, tenant, written);
+  const std::string path = "tenant." + tenant.name;
+  if (!tenant.mix.empty()) {
+    write_mix(writer, from, tenant);
+  } else {
+    if (tenant.environment.contract != nullptr)
+      writer.raw(
+          fmt::format("environment = {}\n", environment_text(writer, tenant, *written, path)));
+    if (const Entry* reward = written->find("reward"); reward != nullptr && !tenant.rewards.empty())
+      writer.raw(fmt::format("reward = {}\n",
+                             rewards_text(writer, tenant.rewards, *reward, path + ".reward")));
+  }
   writer.options(tenant_options(), &tenant, written);
 }
 

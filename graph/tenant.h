@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/assert.h"
 #include "graph/base/clock.h"
 #include "graph/base/ids.h"
 #include "graph/base/result.h"
@@ -157,6 +158,44 @@ struct TenantEval {
   bool runs_at_end() const { return is_on() && at_end; }
 };
 
+/// A reward or threshold beyond every reward: it is never reached.
+inline constexpr double kNoReward = 2e6;
+
+/// One of `pools` of a curriculum: the rows with a mean reward of at least `threshold`, up to that
+/// of the next pool.
+struct DifficultyPool {
+  double threshold = 0;
+  double weight = 1;
+};
+/// Most pools, and most stages, of one curriculum.
+inline constexpr size_t kCurriculumPoolsMax = 64;
+
+/// One of `stages` of a curriculum: the rows whose field is at most `most`.
+struct CurriculumStage {
+  double most = kNoReward;
+  double reward = -kNoReward;  // the next stage begins if the mean of `groups` groups reaches it
+  int64_t groups = 64;
+};
+
+/// `[tenant.x] curriculum = { ... }`: how often each row of the environment is given, by the mean
+/// reward of the last group that was made of it (actors/common/curriculum.h).
+struct TenantCurriculum {
+  int64_t rows = 0;  // 0 = the rows of the environment; then their number is filled in
+  double easy_threshold = kNoReward;   // rows with this mean reward or more leave
+  double hard_threshold = -kNoReward;  // rows with this mean reward or less leave
+  double easy_fraction = 0;            // share of the easy rows that return when a run starts
+  double hard_fraction = 0;            // the same of the hard rows
+  double unseen_weight = 1;            // of rows without a group
+  std::vector<DifficultyPool> pools;
+  std::string field;  // number of a row that stages compare; "" = the number of the row
+  std::vector<CurriculumStage> stages;
+
+  bool is_on() const {
+    return easy_threshold < kNoReward || hard_threshold > -kNoReward || !pools.empty() ||
+           !stages.empty();
+  }
+};
+
 /// `[tenant.x.chat]`: how conversations become token ids (kernels/text/chat/format.h).
 struct TenantChat {
   std::string prompts = "plain";  // "plain" or "user": what a task without messages becomes
@@ -184,6 +223,7 @@ struct Tenant {
   TenantTeacher teacher;
   TenantOptimizer optimizer;
   TenantSchedule schedule;
+  TenantCurriculum curriculum;
   int64_t group_size = 8;            // rollouts of one task
   int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
   int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy
@@ -215,9 +255,28 @@ struct Tenant {
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
   Duration environment_timeout = Duration::seconds(30);  // time limit of one environment call
 
+  /// With `[[tenant.x.environments]]`: the tenant as each of them sees it, with that
+  /// environment, its rewards and the keys that it replaces (docs/design/environments.md). The
+  /// tenant itself then has the rewards of all one after the other, and limits that hold for all.
+  /// Empty: one environment.
+  std::vector<std::shared_ptr<const Tenant>> mix;
+  std::string label;   // in a mix: the environment's name in metrics and lines
+  int64_t weight = 1;  // in a mix: its tasks in each cycle
+
   /// Groups of one batch, G.
   int64_t groups_per_batch() const { return batch_size / group_size; }
+
+  size_t num_environments() const { return mix.empty() ? 1 : mix.size(); }
+  const Tenant& in_environment(size_t index) const {
+    CHECK(index < num_environments(), "a tenant has no such environment");
+    return mix.empty() ? *this : *mix[index];
+  }
+  /// The environment's name in metrics and lines.
+  const std::string& environment_label() const { return label.empty() ? environment.name : label; }
 };
+/// Most environments of one tenant, and the largest weight of one.
+inline constexpr size_t kTenantEnvironmentsMax = 64;
+inline constexpr int64_t kEnvironmentWeightMax = 1000;
 
 /// The error for an unknown tenant; `where` is for example "this trace". It lists all tenants,
 /// because there are few.

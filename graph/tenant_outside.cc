@@ -19,17 +19,25 @@ int32_t add_pool(const auto& chosen, std::string name, const Tenant& tenant, Out
 
 TenantOutside outside_of(const Tenant& tenant) {
   TenantOutside outside;
-  outside.environment =
-      add_pool(tenant.environment, fmt::format("environment '{}'", tenant.environment.name), tenant,
-               outside.spec);
-  for (const TenantReward& reward : tenant.rewards)
-    outside.rewards.push_back(
-        add_pool(reward, fmt::format("reward '{}'", reward.label), tenant, outside.spec));
+  for (size_t i = 0; i < tenant.num_environments(); ++i) {
+    const Tenant& part = tenant.in_environment(i);
+    OutsideUse& use = outside.environments.emplace_back();
+    use.environment =
+        add_pool(part.environment, fmt::format("environment '{}'", part.environment_label()), part,
+                 outside.spec);
+    for (const TenantReward& reward : part.rewards)
+      use.rewards.push_back(
+          add_pool(reward, fmt::format("reward '{}'", reward.label), part, outside.spec));
+  }
   return outside;
 }
 
 bool drives_rollouts(const Tenant& tenant) {
-  return tenant.environment.contract != nullptr && tenant.environment.contract->drives_rollouts;
+  for (size_t i = 0; i < tenant.num_environments(); ++i) {
+    const EnvironmentContract* const contract = tenant.in_environment(i).environment.contract;
+    if (contract != nullptr && contract->drives_rollouts) return true;
+  }
+  return false;
 }
 
 }  // namespace primerl

@@ -7,16 +7,21 @@
 
 namespace primerl {
 
-struct TenantOutside {
-  OutsideSpec spec;
+/// The pools that one environment of a tenant asks.
+struct OutsideUse {
   int32_t environment = -1;      // index of its pool; -1: it is code of this process
-  std::vector<int32_t> rewards;  // the same for each reward of the tenant
+  std::vector<int32_t> rewards;  // the same for each of its rewards
+};
+
+struct TenantOutside {
+  OutsideSpec spec;                      // the pools of all environments
+  std::vector<OutsideUse> environments;  // parallel to those of the tenant
   bool asks() const { return !spec.pools.empty(); }
 };
 
 TenantOutside outside_of(const Tenant& tenant);
 
-/// Whether the tenant's environment calls the policy itself.
+/// Whether an environment of the tenant calls the policy itself.
 bool drives_rollouts(const Tenant& tenant);
 
 }  // namespace primerl

@@ -83,37 +83,39 @@ Contract Env::contract() {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
             "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)(
             "is_draining", &Env::is_draining_)("judging", &Env::judging_)("runs", &Env::runs_)(
-            "asked", &Env::asked_)("coming", &Env::coming_);
+            "asked", &Env::asked_)("coming", &Env::coming_)("rows", &Env::rows_);
       });
 }
 
 Status Env::start(Resources& resources) {
   tenant_ = services().tenants().front();
-  if (const auto* resume = services().resume_point(tenant_)) {
-    const Json* consumed = resume->manifest.find("consumed");
-    if (consumed == nullptr)
-      return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", resume->folder.string());
-    ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
-  }
   pools_ = outside_of(services().tenant(tenant_));
   outside_ = resources.get_if<Outside>("outside");
   CHECK(!pools_.asks() || outside_ != nullptr, "a tenant that asks outside has no resource for it");
-  return make_scorers();
+  RETURN_IF_ERROR(make_sources());
+  const auto* resume = services().resume_point(tenant_);
+  if (resume == nullptr) return ok();
+  const Json* consumed = resume->manifest.find("consumed");
+  if (consumed == nullptr)
+    return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", resume->folder.string());
+  ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
+  return resume_rows(resume->manifest);
 }
 
-Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
+Result<EnvironmentTask> Env::task_of(uint64_t ordinal, const TaskSource& source) {
+  Environment& environment = *known_source(source).environment;
   if (is_evaluation(ordinal)) {
     const uint64_t row = row_of(ordinal);
-    return environment_->evaluation_task(row, services().random(tenant_, "evaluation task", row));
+    return environment.evaluation_task(row, services().random(tenant_, "evaluation task", row));
   }
-  return environment_->task(ordinal, services().random(tenant_, "task", ordinal));
+  return environment.task(source.number, random_of(source));
 }
 
 Result<bool> Env::work() {
   num_asked_ = 0;
   if (outside_ != nullptr) receive_answers();
   if (services().replica() != 0) return false;
-  if (is_asked_outside()) return send_asked_tasks();
+  if (asks_for_tasks()) return send_asked_tasks();
   return task_.room() > 0 ? make_task() : false;
 }
 
@@ -131,25 +133,34 @@ Result<bool> Env::make_task() {
   const auto tasks_max = static_cast<uint64_t>(services().tenant(tenant_).tasks_max);
   if (tasks_max > 0 && next_ordinal_ > tasks_max) return false;
   const uint64_t ordinal = consumed_.next_free(next_ordinal_);
-  next_ordinal_ = ordinal + 1;
   if (tasks_max > 0 && ordinal >= tasks_max) {
     // All epochs were given: the empty task says so.
     next_ordinal_ = tasks_max + 1;
     task_.send({.ordinal = tasks_max, .prompt = ""}, for_tenant(tenant_));
     return false;
   }
-  auto task = task_of(ordinal);
-  if (task.ok())
-    if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
+  const auto source = draw(ordinal);
+  if (!source) return true;  // the next work call looks further
+  next_ordinal_ = ordinal + 1;
+  auto task = make_task_of(ordinal, *source);
   if (!task.ok()) return count_task_fault(ordinal, std::move(task).error());
   num_task_faults_ = 0;
   // A task answers no message: its cause is the work call itself.
-  task_.send({.ordinal = ordinal,
-              .prompt = std::move(task->prompt),
-              .messages = std::move(task->messages),
-              .tools = std::move(task->tools)},
-             for_tenant(tenant_));
+  task_.send(std::move(task).value(), for_tenant(tenant_));
   return task_.room() > 0;
+}
+
+/// A task of an environment of this process.
+Result<Task> Env::make_task_of(uint64_t ordinal, const TaskSource& source) {
+  ASSIGN_OR_RETURN(auto made, task_of(ordinal, source));
+  RETURN_IF_ERROR(check_prompt(ordinal, made));
+  Task task;
+  task.ordinal = ordinal;
+  task.prompt = std::move(made.prompt);
+  task.messages = std::move(made.messages);
+  task.tools = std::move(made.tools);
+  task.source = source;
+  return task;
 }
 
 /// The node fails if too many tasks in a row did.
@@ -160,13 +171,14 @@ Result<bool> Env::count_task_fault(uint64_t ordinal, Error error) {
       fmt::format("{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal));
 }
 
-Result<EnvironmentStep> Env::judge(const EnvironmentTask& task, Worlds::Played& played) {
+Result<EnvironmentStep> Env::judge(const Source& source, const EnvironmentTask& task,
+                                   Worlds::Played& played) {
   // Each call gets the full time limit. A lost world needs many calls, because it repeats all
   // turns.
   const auto alive = [this] { (void)services().progress(); };
   ASSIGN_OR_RETURN(auto step, Worlds::play(
-                                  played, [&] { return environment_->begin(task); }, alive));
-  if (step.done && scorers_.empty() && !std::isfinite(step.reward))
+                                  played, [&] { return source.environment->begin(task); }, alive));
+  if (step.done && source.scorers.empty() && !std::isfinite(step.reward))
     return error(Code::kInvalid, "the environment gave the reward {} for task {}", step.reward,
                  played.ordinal)
         .note("a reward is a finite number");
@@ -188,7 +200,8 @@ Status Env::drain() {
 Status Env::on_action(const Action& action) {
   num_asked_ = 0;
   if (is_draining_) return ok();
-  if (action.turn == -1) return on_first(action);
+  if (action.turn == kAsksTask) return on_first(action);
+  if (action.turn == kBringsScores) return on_scores(action);
   if (action.texts.empty() || action.first_turn < 0 ||
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
@@ -196,6 +209,7 @@ Status Env::on_action(const Action& action) {
   if (!action.messages.empty() && action.messages.size() != action.texts.size())
     return error(Code::kInvalid, "an action of {} texts has {} parsed messages",
                  action.texts.size(), action.messages.size());
+  ASSIGN_OR_RETURN(const Source* const source, source_of(action.source));
   for (const uint64_t trajectory : action.ended) forget(trajectory);
   if (judging_.contains(action.trajectory))
     return error(Code::kInvalid,
@@ -203,6 +217,7 @@ Status Env::on_action(const Action& action) {
                  action.trajectory);
   Judging judging;
   judging.ordinal = action.ordinal;
+  judging.source = action.source;
   judging.attempt = action.attempt;
   judging.turn = action.turn;
   judging.cause = services().delivery().ref.step;
@@ -217,14 +232,14 @@ Status Env::on_action(const Action& action) {
     observation_.send(std::move(unknown));
     return ok();
   }
-  if (is_asked_outside()) {
-    RETURN_IF_ERROR(ask_step(action.trajectory, *played, action.first_turn));
+  if (source->is_outside()) {
+    RETURN_IF_ERROR(ask_step(action.trajectory, action.source, *played, action.first_turn));
     judging_[action.trajectory] = std::move(judging);
     return ok();
   }
-  ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
-  ASSIGN_OR_RETURN(auto step, judge(task, *played));
-  if (!step.done || scorers_.empty()) {
+  ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal, action.source));
+  ASSIGN_OR_RETURN(auto step, judge(*source, task, *played));
+  if (!step.done || source->scorers.empty()) {
     if (step.done) forget(action.trajectory);
     send_step(action.trajectory, judging, std::move(step));
     return ok();
@@ -239,21 +254,23 @@ Status Env::on_first(const Action& action) {
     return error(Code::kInvalid, "an action of turn -1 has {} texts and the ordinal {}",
                  action.texts.size(), action.ordinal)
         .note("it asks for the task of an evaluation, so it has no text");
+  ASSIGN_OR_RETURN(const Source* const source, source_of(action.source));
   for (const uint64_t trajectory : action.ended) forget(trajectory);
   Judging judging;
   judging.ordinal = action.ordinal;
+  judging.source = action.source;
   judging.attempt = action.attempt;
   judging.turn = action.turn;
   judging.cause = services().delivery().ref.step;
-  if (is_asked_outside()) {
+  if (source->is_outside()) {
     OutsideCall call;
-    call.pool = static_cast<uint32_t>(pools_.environment);
-    call.body = task_body(row_of(action.ordinal), seed_of(action.ordinal), true);
+    call.pool = static_cast<uint32_t>(source->use.environment);
+    call.body = task_body(row_of(action.ordinal), seed_of(action.ordinal, action.source), true);
     RETURN_IF_ERROR(ask({Asked::Kind::kFirst, action.trajectory}, std::move(call)));
     judging_[action.trajectory] = std::move(judging);
     return ok();
   }
-  ASSIGN_OR_RETURN(auto task, task_of(action.ordinal));
+  ASSIGN_OR_RETURN(auto task, task_of(action.ordinal, action.source));
   RETURN_IF_ERROR(check_prompt(row_of(action.ordinal), task));
   send_first(action.trajectory, judging, std::move(task));
   return ok();

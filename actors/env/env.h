@@ -14,18 +14,25 @@
 /// rollouts in flight have rewards. An environment that drives rollouts gets whole runs; each has
 /// one answer.
 ///
+/// A tenant may have several environments (task_mix.h says which of them gives a task), each with
+/// rewards of its own, and an environment may have a curriculum (curriculum.h), which learns from
+/// actions that bring scores how the groups of its rows ended.
+///
 /// Threads: own thread (an environment may block). State: the next ordinal, the actions of
-/// unfinished trajectories, and what was asked; everything else follows from these. Order: ordinals
-/// rise; a resumed run skips those that it has consumed. Restartable: an instance stuck in a call
-/// is abandoned and replaced.
+/// unfinished trajectories, what was asked, and curricula; everything else follows from these.
+/// Order: ordinals rise; a resumed run skips those that it has consumed. Restartable: an instance
+/// stuck in a call is abandoned and replaced.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "actors/common/curriculum.h"
 #include "actors/common/ordinals.h"
+#include "actors/common/task_mix.h"
 #include "actors/env/environment.h"
 #include "actors/env/outside_calls.h"
 #include "actors/env/reward.h"
@@ -54,8 +61,12 @@ class Env final : public Actor {
   static Contract contract();
   explicit Env(const EnvOptions& options) : options_(options) {}
   /// With an environment that exists already, for tests and rehearsals.
-  Env(const EnvOptions& options, std::unique_ptr<Environment> environment)
-      : options_(options), environment_(std::move(environment)) {}
+  Env(const EnvOptions& options, std::unique_ptr<Environment> environment) : options_(options) {
+    given_.push_back(std::move(environment));
+  }
+  /// The same for the environments of a tenant in their order; the rest is scripted.
+  Env(const EnvOptions& options, std::vector<std::unique_ptr<Environment>> environments)
+      : options_(options), given_(std::move(environments)) {}
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
@@ -65,16 +76,17 @@ class Env final : public Actor {
   /// An action that waits for answers from outside.
   struct Judging {
     uint64_t ordinal = 0;  // of the task
+    TaskSource source;
     uint32_t attempt = 0;
     int32_t turn = 0;
     uint64_t cause = 0;          // step of this group that got the action
-    std::vector<double> scores;  // of each reward
+    std::vector<double> scores;  // of each reward of its environment
     uint32_t num_missing = 0;    // scores that have not come
     std::string fault;           // of the first score that failed
     template <class F>
     static void fields(F& f) {
-      f("ordinal", &Judging::ordinal)("attempt", &Judging::attempt)("turn", &Judging::turn)(
-          "cause", &Judging::cause)("scores", &Judging::scores)(
+      f("ordinal", &Judging::ordinal)("source", &Judging::source)("attempt", &Judging::attempt)(
+          "turn", &Judging::turn)("cause", &Judging::cause)("scores", &Judging::scores)(
           "num_missing", &Judging::num_missing)("fault", &Judging::fault);
     }
   };
@@ -82,10 +94,12 @@ class Env final : public Actor {
   struct Driven {
     MemberName name;
     int32_t num_members = 1;
-    uint64_t cause = 0;  // step of this group that got the run
+    uint64_t cause = 0;        // step of this group that got the run
+    uint32_t environment = 0;  // that plays it
     template <class F>
     static void fields(F& f) {
-      f("name", &Driven::name)("num_members", &Driven::num_members)("cause", &Driven::cause);
+      f("name", &Driven::name)("num_members", &Driven::num_members)("cause", &Driven::cause)(
+          "environment", &Driven::environment);
     }
   };
   /// The use of an answer: a task, a step, the score of a reward, the task of an evaluation, or the
@@ -108,13 +122,49 @@ class Env final : public Actor {
       f("is_here", &Coming::is_here)("task", &Coming::task);
     }
   };
-  /// One reward of the tenant.
+  /// One reward of an environment.
   struct Scorer {
     enum class Kind : uint8_t { kHere, kOutside, kModel, kRehearsed };
     Kind kind = Kind::kHere;
     std::unique_ptr<Reward> reward;  // for kHere
     double weight = 1;
   };
+  /// One environment of the tenant; constant after start.
+  struct Source {
+    const Tenant* tenant = nullptr;            // as this environment sees it
+    std::unique_ptr<Environment> environment;  // null: outside
+    std::vector<Scorer> scorers;               // empty: the environment's own reward is used
+    OutsideUse use;
+    uint32_t first_reward = 0;      // of its rewards, among those of the tenant
+    std::vector<uint8_t> stage_of;  // of each row, if its curriculum has stages
+    bool is_outside() const { return use.environment >= 0; }
+    bool has_curriculum() const { return tenant->curriculum.is_on(); }
+  };
+  /// The curriculum of one environment.
+  struct Rows {
+    RowPools pools;
+    RowWalk walk;
+    template <class F>
+    static void fields(F& f) {
+      f("pools", &Rows::pools)("walk", &Rows::walk);
+    }
+  };
+
+  // env_sources.cc
+  Status make_sources();
+  Status make_scorers(Source& source, bool is_rehearsal);
+  Status make_stages(Source& source) const;
+  Status resume_rows(const Json& manifest);
+  Result<const Source*> source_of(const TaskSource& source) const;
+  const Source& known_source(const TaskSource& source) const {
+    return sources_[source.environment];
+  }
+  /// The source of an ordinal of training; empty: a curriculum has found no row yet.
+  std::optional<TaskSource> draw(uint64_t ordinal);
+  Status on_scores(const Action& action);
+  Status add_score(const GroupScored& scored);
+  /// The random numbers of a task of training.
+  RandomStream random_of(const TaskSource& source) const;
 
   // env.cc
   Status on_action(const Action& action);
@@ -123,8 +173,10 @@ class Env final : public Actor {
   /// Answers an action that asks for the task of an evaluation.
   Status on_first(const Action& action);
   void send_first(uint64_t trajectory, const Judging& judging, EnvironmentTask task);
-  Result<EnvironmentStep> judge(const EnvironmentTask& task, Worlds::Played& played);
-  Result<EnvironmentTask> task_of(uint64_t ordinal);
+  Result<EnvironmentStep> judge(const Source& source, const EnvironmentTask& task,
+                                Worlds::Played& played);
+  Result<EnvironmentTask> task_of(uint64_t ordinal, const TaskSource& source);
+  Result<Task> make_task_of(uint64_t ordinal, const TaskSource& source);
   Status check_prompt(uint64_t ordinal, const EnvironmentTask& task) const;
   Result<bool> make_task();
   Result<bool> count_task_fault(uint64_t ordinal, Error error);
@@ -132,13 +184,15 @@ class Env final : public Actor {
   void send_fault(uint64_t trajectory, const Judging& judging, const Error& error);
 
   // env_outside.cc
-  Status make_scorers();
-  bool is_asked_outside() const { return pools_.environment >= 0; }
+  bool asks_for_tasks() const {
+    return std::ranges::any_of(sources_, [](const Source& each) { return each.is_outside(); });
+  }
   /// The trajectory has ended.
   void forget(uint64_t trajectory);
   Status ask(Asked asked, OutsideCall call);
   Result<bool> send_asked_tasks();
-  Status ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t first_turn);
+  Status ask_step(uint64_t trajectory, const TaskSource& source, const Worlds::Played& played,
+                  int32_t first_turn);
   uint64_t next_call();
   void receive_answers();
   /// The trajectory fails with `error`, if it is not answered yet.
@@ -154,17 +208,18 @@ class Env final : public Actor {
                double given);
   Status send_scored(uint64_t trajectory);
   Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
-  Result<EnvironmentTask> read_task_answer(const OutsideAnswer& answer) const;
+  Result<EnvironmentTask> read_task_answer(const Source& source, const OutsideAnswer& answer) const;
   int64_t num_named_tasks() const;
-  uint32_t seed_of(uint64_t ordinal) const;
+  uint32_t seed_of(uint64_t ordinal, const TaskSource& source) const;
   uint64_t row_of(uint64_t ordinal) const {
-    return evaluation_row(ordinal, static_cast<uint64_t>(services().tenant(tenant_).eval.rows));
+    return evaluation_row_of(services().tenant(tenant_), ordinal).row;
   }
 
   // env_runs.cc
-  bool drives_rollouts() const {
-    return is_asked_outside() && pools_.spec.pools[static_cast<size_t>(pools_.environment)].kind ==
-                                     OutsidePoolKind::kVerifiers;
+  bool drives_rollouts(const Source& source) const {
+    return source.is_outside() &&
+           pools_.spec.pools[static_cast<size_t>(source.use.environment)].kind ==
+               OutsidePoolKind::kVerifiers;
   }
   Status on_run(const Run& run);
   Status on_cancel_runs(const CancelRuns& cancel);
@@ -179,10 +234,12 @@ class Env final : public Actor {
   TenantOutside pools_;
   Outside* outside_ = nullptr;  // null: nothing is asked outside
   // Touched only by handlers.
-  std::unique_ptr<Environment> environment_;  // null: outside
-  std::vector<Scorer> scorers_;               // empty: the environment's own reward is used
+  std::vector<std::unique_ptr<Environment>> given_;  // by a test or a rehearsal
+  std::vector<Source> sources_;                      // parallel to the tenant's environments
+  TaskMix mix_;
   uint64_t next_ordinal_ = 0;
-  int64_t num_task_faults_ = 0;  // in a row
+  std::map<uint32_t, Rows> rows_;  // of the environments that have a curriculum
+  int64_t num_task_faults_ = 0;    // in a row
   bool is_draining_ = false;
   Worlds worlds_;                        // destroyed before their environment
   std::map<uint64_t, Judging> judging_;  // by trajectory

@@ -25,47 +25,21 @@ Error fault_of(const OutsideAnswer& answer) {
 
 }  // namespace
 
-/// In a rehearsal the environment exists already. Rewards of this process read a real answer, so
-/// the environment's own reward is used instead of them.
-Status Env::make_scorers() {
-  const Tenant& tenant = services().tenant(tenant_);
-  const bool is_rehearsal = environment_ != nullptr;
-  if (!is_rehearsal && !is_asked_outside()) {
-    ASSIGN_OR_RETURN(environment_, make_environment(tenant.environment));
-  }
-  using Kind = Scorer::Kind;
-  for (size_t i = 0; i < tenant.rewards.size(); ++i) {
-    const TenantReward& reward = tenant.rewards[i];
-    Scorer& scorer = scorers_.emplace_back();
-    scorer.weight = reward.weight;
-    if (is_judge(reward) && question_.targets(tenant_).empty())
-      return error(Code::kInvalid, "reward '{}' asks a judge, but 'question' is not connected",
-                   reward.label)
-          .note(
-              "add the nodes judge, judge_router, judge_prefill and judge_decode with their edges, "
-              "or remove [edges]: then they are implied");
-    scorer.kind = is_judge(reward)         ? Kind::kModel
-                  : pools_.rewards[i] >= 0 ? Kind::kOutside
-                  : is_rehearsal           ? Kind::kRehearsed
-                                           : Kind::kHere;
-    if (scorer.kind != Kind::kHere) continue;
-    ASSIGN_OR_RETURN(scorer.reward, make_reward(reward));
-  }
-  return ok();
-}
-
 void Env::forget(uint64_t trajectory) {
   worlds_.forget(trajectory);
-  if (is_asked_outside() && outside_ != nullptr)
-    outside_->forget(static_cast<uint32_t>(pools_.environment), session_of(trajectory));
+  if (outside_ == nullptr) return;
+  // Sessions are numbered over all environments, so others have none of this number.
+  for (const Source& source : sources_)
+    if (source.is_outside())
+      outside_->forget(static_cast<uint32_t>(source.use.environment), session_of(trajectory));
 }
 
 /// A worker is asked for the row of an evaluation, with a seed of its own.
-uint32_t Env::seed_of(uint64_t ordinal) const {
-  const bool is_row = is_evaluation(ordinal);
-  const uint64_t number = is_row ? row_of(ordinal) : ordinal;
-  return static_cast<uint32_t>(
-      services().random(tenant_, is_row ? "evaluation task" : "task", number).next() >> 32);
+uint32_t Env::seed_of(uint64_t ordinal, const TaskSource& source) const {
+  RandomStream random = is_evaluation(ordinal)
+                            ? services().random(tenant_, "evaluation task", row_of(ordinal))
+                            : random_of(source);
+  return static_cast<uint32_t>(random.next() >> 32);
 }
 
 uint64_t Env::next_call() { return (services().delivery().ref.step << kCallBits) + num_asked_++; }
@@ -90,12 +64,22 @@ Result<bool> Env::send_asked_tasks() {
       coming_[tasks_max] = {true, {.ordinal = tasks_max, .prompt = ""}};
       break;
     }
+    const auto source = draw(ordinal);
+    if (!source) return true;  // the next work call looks further
+    if (!known_source(*source).is_outside()) {
+      next_ordinal_ = ordinal + 1;
+      auto made = make_task_of(ordinal, *source);
+      if (!made.ok()) return count_task_fault(ordinal, std::move(made).error());
+      num_task_faults_ = 0;
+      coming_[ordinal] = {true, std::move(made).value()};
+      continue;
+    }
     OutsideCall call;
-    call.pool = static_cast<uint32_t>(pools_.environment);
-    call.body = task_body(ordinal, seed_of(ordinal));
+    call.pool = static_cast<uint32_t>(known_source(*source).use.environment);
+    call.body = task_body(source->number, seed_of(ordinal, *source));
     RETURN_IF_ERROR(ask({Asked::Kind::kTask, ordinal}, std::move(call)));
     next_ordinal_ = ordinal + 1;
-    coming_[ordinal];
+    coming_[ordinal].task.source = *source;
   }
   if (coming_.empty() || !coming_.begin()->second.is_here || task_.room() <= 0) return false;
   task_.send(std::move(coming_.begin()->second.task), for_tenant(tenant_));
@@ -103,18 +87,19 @@ Result<bool> Env::send_asked_tasks() {
   return task_.room() > 0;
 }
 
-Status Env::ask_step(uint64_t trajectory, const Worlds::Played& played, int32_t first_turn) {
+Status Env::ask_step(uint64_t trajectory, const TaskSource& source, const Worlds::Played& played,
+                     int32_t first_turn) {
   OutsideTurns turns;
   turns.trajectory = trajectory;
   turns.is_evaluation = is_evaluation(played.ordinal);
-  turns.ordinal = turns.is_evaluation ? row_of(played.ordinal) : played.ordinal;
-  turns.seed = seed_of(played.ordinal);
+  turns.ordinal = turns.is_evaluation ? row_of(played.ordinal) : source.number;
+  turns.seed = seed_of(played.ordinal, source);
   turns.first_turn = first_turn;
   turns.actions.assign(played.texts.begin() + first_turn, played.texts.end());
   if (played.messages.size() == played.texts.size())
     turns.messages.assign(played.messages.begin() + first_turn, played.messages.end());
   OutsideCall call;
-  call.pool = static_cast<uint32_t>(pools_.environment);
+  call.pool = static_cast<uint32_t>(known_source(source).use.environment);
   call.session = session_of(trajectory);
   call.is_whole = first_turn == 0;
   call.is_replay = call.is_whole && played.texts.size() > 1;
@@ -170,9 +155,10 @@ Status Env::on_answer(const Asked& asked, const OutsideAnswer& answer) {
                                                           : Result<double>(fault_of(answer)));
 }
 
-Result<EnvironmentTask> Env::read_task_answer(const OutsideAnswer& answer) const {
+Result<EnvironmentTask> Env::read_task_answer(const Source& source,
+                                              const OutsideAnswer& answer) const {
   if (answer.end != OutsideEnd::kDone) return fault_of(answer);
-  return drives_rollouts() ? read_driven_task(answer.body) : read_task(answer.body);
+  return drives_rollouts(source) ? read_driven_task(answer.body) : read_task(answer.body);
 }
 
 /// The number of tasks with which epochs were counted; 0: they were not. A rehearsal has none.
@@ -186,7 +172,8 @@ int64_t Env::num_named_tasks() const {
 }
 
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
-  auto task = read_task_answer(answer);
+  const TaskSource source = coming_.at(ordinal).task.source;
+  auto task = read_task_answer(known_source(source), answer);
   if (const int64_t num_tasks = num_named_tasks(); task.ok() && num_tasks > 0)
     if (Status counted = check_num_tasks(answer.body, num_tasks); !counted.ok()) {
       coming_.erase(ordinal);
@@ -209,12 +196,14 @@ Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
                  .messages = std::move(task->messages),
                  .tools = std::move(task->tools),
                  .data = std::move(task->data),
-                 .scores_groups = task->scores_groups};
+                 .scores_groups = task->scores_groups,
+                 .source = source};
   return ok();
 }
 
 Status Env::on_first_answer(uint64_t trajectory, const OutsideAnswer& answer) {
-  ASSIGN_OR_RETURN(auto task, read_task_answer(answer));
+  ASSIGN_OR_RETURN(auto task,
+                   read_task_answer(known_source(judging_.at(trajectory).source), answer));
   RETURN_IF_ERROR(check_prompt(row_of(judging_.at(trajectory).ordinal), task));
   const Judging judging = std::move(judging_.at(trajectory));
   judging_.erase(trajectory);
@@ -230,7 +219,7 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
         .note("raise 'worlds_max' of the node");
   if (answer.end == OutsideEnd::kNeedsHistory) {
     services().count("histories_played_again", 1);
-    return ask_step(trajectory, *played, 0);
+    return ask_step(trajectory, judging_.at(trajectory).source, *played, 0);
   }
   if (answer.end != OutsideEnd::kDone) return fault_of(answer);
   ASSIGN_OR_RETURN(auto read, read_step(answer.body));
@@ -254,7 +243,7 @@ Status Env::on_step_answer(uint64_t trajectory, const OutsideAnswer& answer) {
     send_step(trajectory, judging, std::move(read.step));
     return ok();
   }
-  if (!scorers_.empty()) {
+  if (!known_source(judging_.at(trajectory).source).scorers.empty()) {
     if (read.prompt.empty()) read.prompt = played->prompt;
     return score(trajectory, {.prompt = std::move(read.prompt), .answer = std::move(read.answer)},
                  *played, read.step.reward);
@@ -270,45 +259,47 @@ Status Env::score(uint64_t trajectory, const EnvironmentTask& task, const Worlds
                   double given) {
   using Kind = Scorer::Kind;
   Judging& judging = judging_.at(trajectory);
-  judging.scores.assign(scorers_.size(), 0);
+  const Source& source = known_source(judging.source);
+  const std::vector<Scorer>& scorers = source.scorers;
+  judging.scores.assign(scorers.size(), 0);
   // Those of this process first: if one fails, nothing was asked.
-  for (size_t i = 0; i < scorers_.size(); ++i) {
-    if (scorers_[i].kind == Kind::kRehearsed) judging.scores[i] = given;
-    if (scorers_[i].kind != Kind::kHere) continue;
-    ASSIGN_OR_RETURN(judging.scores[i], scorers_[i].reward->score(task, played.texts, given));
+  for (size_t i = 0; i < scorers.size(); ++i) {
+    if (scorers[i].kind == Kind::kRehearsed) judging.scores[i] = given;
+    if (scorers[i].kind != Kind::kHere) continue;
+    ASSIGN_OR_RETURN(judging.scores[i], scorers[i].reward->score(task, played.texts, given));
   }
   const auto asked_for = [&](size_t i) {
     return Asked{Asked::Kind::kScore, trajectory, static_cast<uint32_t>(i)};
   };
-  for (size_t i = 0; i < scorers_.size(); ++i) {
-    if (scorers_[i].kind != Kind::kOutside) continue;
+  for (size_t i = 0; i < scorers.size(); ++i) {
+    if (scorers[i].kind != Kind::kOutside) continue;
     OutsideCall call;
-    call.pool = static_cast<uint32_t>(pools_.rewards[i]);
+    call.pool = static_cast<uint32_t>(source.use.rewards[i]);
     call.body = reward_body(task, played.texts, given, played.messages);
     RETURN_IF_ERROR(ask(asked_for(i), std::move(call)));
     ++judging.num_missing;
   }
-  const Tenant& tenant = services().tenant(tenant_);
-  for (size_t i = 0; i < scorers_.size(); ++i) {
-    if (scorers_[i].kind != Kind::kModel) continue;
+  for (size_t i = 0; i < scorers.size(); ++i) {
+    if (scorers[i].kind != Kind::kModel) continue;
     const uint64_t id = next_call();
     asked_.emplace(id, asked_for(i));
-    question_.send(
-        {.question = id,
-         .reward = static_cast<uint32_t>(i),
-         .messages = judge_question(judge_options_of(tenant.rewards[i]), task, played.texts)},
-        for_tenant(tenant_)
-            .answering({services().self(), judging.cause})
-            .to_origin_of(services().self()));
+    const JudgeOptions& judge = judge_options_of(source.tenant->rewards[i]);
+    question_.send({.question = id,
+                    .reward = source.first_reward + static_cast<uint32_t>(i),
+                    .messages = judge_question(judge, task, played.texts)},
+                   for_tenant(tenant_)
+                       .answering({services().self(), judging.cause})
+                       .to_origin_of(services().self()));
     ++judging.num_missing;
   }
   return judging.num_missing == 0 ? send_scored(trajectory) : ok();
 }
 
 Status Env::add_score(const Asked& asked, const Result<double>& score) {
-  const bool asks_model = std::ranges::any_of(
-      scorers_, [](const Scorer& each) { return each.kind == Scorer::Kind::kModel; });
   Judging& judging = judging_.at(asked.of);
+  const bool asks_model =
+      std::ranges::any_of(known_source(judging.source).scorers,
+                          [](const Scorer& each) { return each.kind == Scorer::Kind::kModel; });
   if (score.ok())
     judging.scores[asked.reward] = *score;
   else if (!asks_model)
@@ -322,8 +313,9 @@ Status Env::add_score(const Asked& asked, const Result<double>& score) {
 
 Status Env::send_scored(uint64_t trajectory) {
   const Judging& scored = judging_.at(trajectory);
+  const std::vector<Scorer>& scorers = known_source(scored.source).scorers;
   double reward = 0;
-  for (size_t i = 0; i < scorers_.size(); ++i) reward += scorers_[i].weight * scored.scores[i];
+  for (size_t i = 0; i < scorers.size(); ++i) reward += scorers[i].weight * scored.scores[i];
   if (!std::isfinite(reward))
     return error(Code::kInvalid, "the tenant's reward gave the reward {} for task {}", reward,
                  scored.ordinal)

@@ -10,15 +10,16 @@ namespace primerl {
 Status Env::on_run(const Run& run) {
   num_asked_ = 0;
   if (is_draining_) return ok();
-  if (!drives_rollouts())
+  ASSIGN_OR_RETURN(const Source* const source, source_of({.environment = run.environment}));
+  if (!drives_rollouts(*source))
     return error(Code::kInvalid, "a run came, but the environment '{}' does not drive rollouts",
-                 services().tenant(tenant_).environment.name);
+                 source->tenant->environment_label());
   if (run.num_members < 1) return error(Code::kInvalid, "a run of {} members", run.num_members);
   const auto is_same = [&](const auto& each) { return each.second.name == run.name; };
   if (std::ranges::any_of(runs_, is_same))
     return error(Code::kInvalid, "the run {}.{}.{} came twice", run.name.ordinal, run.name.attempt,
                  run.name.member);
-  const auto pool = static_cast<uint32_t>(pools_.environment);
+  const auto pool = static_cast<uint32_t>(source->use.environment);
   OutsideCall call;
   call.pool = pool;
   call.session = next_call();
@@ -26,7 +27,7 @@ Status Env::on_run(const Run& run) {
   call.body = run_body(run, services().tenant(tenant_).name, pools_.spec.pools[pool]);
   const uint64_t session = call.session;
   RETURN_IF_ERROR(ask({Asked::Kind::kRun, session}, std::move(call)));
-  runs_[session] = {run.name, run.num_members, services().delivery().ref.step};
+  runs_[session] = {run.name, run.num_members, services().delivery().ref.step, run.environment};
   return ok();
 }
 
@@ -43,7 +44,7 @@ Status Env::on_cancel_runs(const CancelRuns& cancel) {
   // A cancelled run has its answer from outside, as any other.
   for (const auto& [session, run] : runs_)
     if (std::ranges::find(cancel.names, run.name) != cancel.names.end())
-      outside_->forget(static_cast<uint32_t>(pools_.environment), session);
+      outside_->forget(static_cast<uint32_t>(sources_[run.environment].use.environment), session);
   return ok();
 }
 

@@ -63,6 +63,13 @@ class Environment {
   virtual Result<EnvironmentTask> evaluation_task(uint64_t row, RandomStream random) {
     return task(row, random);
   }
+  /// The row of the task with number `ordinal`, from 0, for an environment whose contract counts
+  /// its rows (EnvironmentContract::rows); otherwise the number of a task is its row.
+  virtual uint64_t row_of(uint64_t ordinal) const { return ordinal; }
+  /// The number that a row has in this field.
+  virtual Result<double> number_of_row(uint64_t row, const std::string& field) const {
+    return error(Code::kInvalid, "row {} has no field '{}'", row, field);
+  }
   /// Judges `actions`: the decoded text of every turn of one trajectory so far (>= 1), without
   /// special tokens. The stop text that ended a turn is left out, unless the tenant sets
   /// `sampling.include_stop`.

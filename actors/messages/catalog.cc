@@ -11,19 +11,56 @@ namespace primerl {
 
 std::vector<const MessageType*> message_catalog() {
   return {
-      &message_type<Abort>(),           &message_type<Action>(),
-      &message_type<Cancel>(),          &message_type<CancelRuns>(),
-      &message_type<Completion>(),      &message_type<EngineHold>(),
-      &message_type<EngineLoad>(),      &message_type<GatewayAddress>(),
-      &message_type<GenerateRequest>(), &message_type<GroupEnded>(),
-      &message_type<JudgeQuestion>(),   &message_type<JudgeScore>(),
-      &message_type<MemberClosed>(),    &message_type<MemberTurn>(),
-      &message_type<Observation>(),     &message_type<PolicyApplied>(),
-      &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(),
-      &message_type<PrefillDone>(),     &message_type<Run>(),
-      &message_type<RunAnswered>(),     &message_type<Task>(),
-      &message_type<TrajectoryGroup>(), &message_type<WeightsReady>(),
+      &message_type<Abort>(),
+      &message_type<Action>(),
+      &message_type<Cancel>(),
+      &message_type<CancelRuns>(),
+      &message_type<Completion>(),
+      &message_type<EngineHold>(),
+      &message_type<EngineLoad>(),
+      &message_type<GatewayAddress>(),
+      &message_type<GenerateRequest>(),
+      &message_type<GroupEnded>(),
+      &message_type<GroupScored>(),
+      &message_type<JudgeQuestion>(),
+      &message_type<JudgeScore>(),
+      &message_type<MemberClosed>(),
+      &message_type<MemberTurn>(),
+      &message_type<Observation>(),
+      &message_type<PolicyApplied>(),
+      &message_type<PolicyLive>(),
+      &message_type<PolicyUpdate>(),
+      &message_type<PrefillDone>(),
+      &message_type<Run>(),
+      &message_type<RunAnswered>(),
+      &message_type<Task>(),
+      &message_type<TrajectoryGroup>(),
+      &message_type<WeightsReady>(),
   };
+}
+
+std::optional<double> mean_reward(const TrajectoryGroup& group) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const Trajectory& member : group.members) {
+    if (member.is_failed) continue;
+    sum += member.reward;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
+}
+
+std::optional<double> mean_reward(const TrajectoryGroup& group) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const Trajectory& member : group.members) {
+    if (member.is_failed) continue;
+    sum += member.reward;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
 }
 
 std::string_view to_string(RolloutEnd end) {

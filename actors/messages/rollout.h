@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,24 @@ inline uint64_t evaluation_row(uint64_t ordinal, uint64_t num_rows) {
   return (ordinal - kEvaluationOrdinals) % num_rows;
 }
 
+/// Which task of which environment. Every message of a rollout has it, because a curriculum may
+/// give any row at any time (docs/design/environments.md).
+struct TaskSource {
+  uint32_t environment = 0;  // index of the tenant's environments
+  uint64_t number = 0;       // of the task, in that environment
+  uint64_t row = 0;          // with a curriculum: of the data set, from 0
+  uint64_t position = 0;     // with a curriculum: in its walk over the rows
+  uint32_t stage = 0;        // of the curriculum
+
+  template <class F>
+  static void fields(F& f) {
+    using T = TaskSource;
+    f("environment", &T::environment)("number", &T::number)("row", &T::row)(
+        "position", &T::position)("stage", &T::stage);
+  }
+  friend bool operator==(const TaskSource&, const TaskSource&) = default;
+};
+
 /// Something to solve. Ordinals are dense from 0 per tenant. A group has the ordinal of its task,
 /// so a resumed run makes the same task again. If the tenant has `epochs`, the task after the last
 /// one, with ordinal Tenant::tasks_max, is empty: no task follows. A task with messages is a
@@ -39,7 +58,7 @@ inline uint64_t evaluation_row(uint64_t ordinal, uint64_t num_rows) {
 /// A task with `data` is driven: its environment calls the policy itself (run.h).
 struct Task {
   static constexpr std::string_view kName = "Task";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t ordinal = 0;
   std::string prompt;
@@ -47,19 +66,38 @@ struct Task {
   std::string tools = {};      // JSON array of the functions that the policy may call; empty: none
   std::string data = {};       // JSON object that only the server of the environment reads
   bool scores_groups = false;  // one run plays all rollouts of the group
+  TaskSource source = {};
 
   template <class F>
   static void fields(F& f) {
     f("ordinal", &Task::ordinal)("prompt", &Task::prompt)("messages", &Task::messages)(
-        "tools", &Task::tools)("data", &Task::data)("scores_groups", &Task::scores_groups);
+        "tools", &Task::tools)("data", &Task::data)("scores_groups", &Task::scores_groups)(
+        "source", &Task::source);
   }
 };
 
+/// The mean reward of a group of which a member did not fail, for a curriculum.
+struct GroupScored {
+  TaskSource source;
+  double reward = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("source", &GroupScored::source)("reward", &GroupScored::reward);
+  }
+  friend bool operator==(const GroupScored&, const GroupScored&) = default;
+};
+/// Most groups of one Action.
+inline constexpr size_t kGroupsScoredMax = 1024;
+/// The turns of actions that are no turn of a policy.
+inline constexpr int32_t kAsksTask = -1, kBringsScores = -2;
+
 /// The policy's text of one turn of a trajectory, sent to the environment. Turn -1 without texts
-/// asks for the task of an evaluation: the environment's answer is the first observation.
+/// asks for the task of an evaluation: the environment's answer is the first observation. Turn -2
+/// brings `scored` to the instance that gives the tasks: its answer says that it has them.
 struct Action {
   static constexpr std::string_view kName = "Action";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   uint64_t trajectory = 0;
   uint64_t ordinal = 0;  // of the task
@@ -76,6 +114,8 @@ struct Action {
   /// Trajectories that this environment instance has not ended but that have ended. Each is listed
   /// once.
   std::vector<uint64_t> ended;
+  TaskSource source = {};                // of the task; evaluations have only its environment
+  std::vector<GroupScored> scored = {};  // in the order in which they ended
 
   template <class F>
   static void fields(F& f) {
@@ -83,7 +123,7 @@ struct Action {
     f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)(
         "turn", &A::turn)("first_turn", &A::first_turn)("texts", &A::texts)(
         "messages", &A::messages)("is_truncated", &A::is_truncated)("prompt", &A::prompt)(
-        "ended", &A::ended);
+        "ended", &A::ended)("source", &A::source)("scored", &A::scored);
   }
 };
 
@@ -183,14 +223,18 @@ struct TrajectoryGroup {
   PolicyVersion version;            // live when the group opened; staleness is counted from it
   std::vector<Trajectory> members;  // group_size members, failed ones included
   bool is_cancelled = false;        // the run ended before its teacher answered
+  TaskSource source = {};           // of the task
 
   template <class F>
   static void fields(F& f) {
     using G = TrajectoryGroup;
     f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)(
-        "members", &G::members)("is_cancelled", &G::is_cancelled);
+        "members", &G::members)("is_cancelled", &G::is_cancelled)("source", &G::source);
   }
 };
+
+/// The mean reward of the members that did not fail; empty if all failed.
+std::optional<double> mean_reward(const TrajectoryGroup& group);
 
 /// How a rollout, or a group, ended. Only Rollout writes the end of a rollout.
 /// kEvaluated: it measured the policy, and no trainer got it.

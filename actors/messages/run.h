@@ -37,7 +37,7 @@ struct MemberName {
 /// Play a run. The environment's server asks the gateway at `base_url` for the policy's turns.
 struct Run {
   static constexpr std::string_view kName = "Run";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   MemberName name;
   int32_t num_members = 1;
@@ -46,12 +46,14 @@ struct Run {
   SamplingParams sampling;  // max_tokens is that of one turn
   std::string data;         // of the task
   Duration time_left;
+  uint32_t environment = 0;  // index of the tenant's environments
 
   template <class F>
   static void fields(F& f) {
     using R = Run;
     f("name", &R::name)("num_members", &R::num_members)("base_url", &R::base_url)("salt", &R::salt)(
-        "sampling", &R::sampling)("data", &R::data)("time_left", &R::time_left);
+        "sampling", &R::sampling)("data", &R::data)("time_left", &R::time_left)("environment",
+                                                                                &R::environment);
   }
 };
 

@@ -21,6 +21,8 @@ inline constexpr size_t kEndedTrajectoriesMax = 1024;
 class Environments {
  public:
   void gives_tasks(InstanceId instance) { task_giver_ = instance; }
+  /// None before the first task.
+  InstanceId task_giver() const { return task_giver_; }
   /// The instance for a new trajectory; none when there is no target.
   InstanceId choose(std::span<const InstanceId> targets) const;
 

@@ -13,6 +13,14 @@ int64_t num_sampled(const Trajectory& trajectory) {
   return std::count(trajectory.sampled.begin(), trajectory.sampled.end(), 1);
 }
 
+/// A reward's name among those of its environment.
+std::string short_label(const Tenant& tenant, size_t reward) {
+  std::string label = tenant.rewards[reward].label;
+  if (const std::string prefix = tenant.label + "/"; label.starts_with(prefix))
+    label.erase(0, prefix.size());
+  return label;
+}
+
 }  // namespace
 
 double pass_at_k(int64_t num_samples, int64_t num_passed, int64_t k) {
@@ -79,10 +87,10 @@ std::string evaluation_line(const Evaluation& evaluation, const Tenant& tenant) 
   for (size_t i = 0; i < of.passes.size(); ++i)
     pass.set(std::to_string(counts[i]), mean_of(of.passes[i], of.num_complete));
   for (size_t i = 0; i < std::min(of.scores.size(), tenant.rewards.size()); ++i)
-    rewards.set(tenant.rewards[i].label, mean_of(of.scores[i], of.num_scored));
+    rewards.set(short_label(tenant, i), mean_of(of.scores[i], of.num_scored));
   Json line = Json::object();
   line.set("tenant", tenant.name)
-      .set("environment", tenant.environment.name)
+      .set("environment", tenant.environment_label())
       .set("version", of.version.value)
       .set("oldest", of.oldest.value)
       .set("newest", of.newest.value)
@@ -105,7 +113,7 @@ MetricValues evaluation_metrics(const Evaluation& evaluation, const Tenant& tena
   const Evaluation& of = evaluation;
   MetricValues all;
   const auto add = [&](const std::string& name, double value) {
-    all.emplace_back(fmt::format("eval/{}/{}", tenant.environment.name, name), value);
+    all.emplace_back(fmt::format("eval/{}/{}", tenant.environment_label(), name), value);
   };
   const auto count = [](int64_t value) { return static_cast<double>(value); };
   if (of.num_scored > 0)
@@ -114,7 +122,7 @@ MetricValues evaluation_metrics(const Evaluation& evaluation, const Tenant& tena
   for (size_t i = 0; i < of.passes.size(); ++i)
     add(fmt::format("pass@{}", counts[i]), mean_of(of.passes[i], of.num_complete));
   for (size_t i = 0; i < std::min(of.scores.size(), tenant.rewards.size()); ++i)
-    add(fmt::format("reward/{}/mean", tenant.rewards[i].label),
+    add(fmt::format("reward/{}/mean", short_label(tenant, i)),
         mean_of(of.scores[i], of.num_scored));
   add("rows", count(of.num_ended));
   add("failed_count", count(of.num_failed));

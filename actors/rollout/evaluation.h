@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,9 +80,25 @@ class Evaluations {
   bool has_row_to_open(int64_t num_rows) const {
     return running_ && running_->num_opened < num_rows;
   }
-  /// The evaluation that runs; null if none does.
+  /// The evaluation that runs; null if none does. Its sums are of the first environment.
   Evaluation* running() { return running_ ? &*running_ : nullptr; }
-  void end() { running_.reset(); }
+  /// The sums of one environment of the evaluation that runs.
+  Evaluation& of_environment(uint32_t environment) {
+    if (environment == 0) return *running_;
+    Evaluation& other = others_[environment];
+    other.version = running_->version;
+    return other;
+  }
+  /// Rows of all environments.
+  int64_t num_ended() const {
+    int64_t count = running_ ? running_->num_ended : 0;
+    for (const auto& [environment, other] : others_) count += other.num_ended;
+    return count;
+  }
+  void end() {
+    running_.reset();
+    others_.clear();
+  }
   bool is_idle() const { return !running_ && !is_due_; }
   /// The version that was measured last, or is now; empty before the first.
   const std::optional<PolicyVersion>& begun() const { return begun_; }
@@ -89,7 +106,8 @@ class Evaluations {
   template <class F>
   static void fields(F& f) {
     using E = Evaluations;
-    f("next", &E::next_)("is_due", &E::is_due_)("begun", &E::begun_)("running", &E::running_);
+    f("next", &E::next_)("is_due", &E::is_due_)("begun", &E::begun_)("running", &E::running_)(
+        "others", &E::others_);
   }
 
  private:
@@ -97,6 +115,7 @@ class Evaluations {
   bool is_due_ = false;
   std::optional<PolicyVersion> begun_;
   std::optional<Evaluation> running_;
+  std::map<uint32_t, Evaluation> others_;  // of the environments after the first
 };
 
 }  // namespace primerl

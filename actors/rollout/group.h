@@ -104,6 +104,7 @@ struct Group {
   bool is_delivered = false;  // with the trainer
   std::string data = {};      // of the task; not empty: its rollouts are driven
   bool scores_groups = false;
+  TaskSource source = {};  // of the task; evaluations have only its environment
 
   int64_t num_running() const {
     int64_t count = 0;
@@ -117,7 +118,8 @@ struct Group {
     f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("salt", &G::salt)(
         "prompt", &G::prompt)("messages", &G::messages)("tools", &G::tools)(
         "prompt_tokens", &G::prompt_tokens)("members", &G::members)(
-        "is_delivered", &G::is_delivered)("data", &G::data)("scores_groups", &G::scores_groups);
+        "is_delivered", &G::is_delivered)("data", &G::data)("scores_groups", &G::scores_groups)(
+        "source", &G::source);
   }
 };
 

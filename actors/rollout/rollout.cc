@@ -116,7 +116,8 @@ Contract Rollout::contract() {
             "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)(
             "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
             "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)(
-            "seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_);
+            "seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_)("scores", &R::scores_)(
+            "sent_scores", &R::sent_scores_)("scores_target", &R::scores_target_);
       });
 }
 
@@ -129,8 +130,12 @@ Status Rollout::start(Resources& resources) {
   has_user_prompts_ = tenant().chat.prompts == "user" && tokenizer_->chat_source() != nullptr;
   if (has_user_prompts_ && !chat_->ok())
     return Error(chat_->error()).while_doing("[tenant." + tenant().name + ".chat]");
-  sends_prompts_ = !tenant().rewards.empty() && outside_of(tenant()).environment >= 0;
-  evaluation_sampling_ = evaluation_sampling(tenant());
+  const TenantOutside outside = outside_of(tenant());
+  for (size_t i = 0; i < tenant().num_environments(); ++i) {
+    const Tenant& part = tenant().in_environment(i);
+    sends_prompts_.push_back(!part.rewards.empty() && outside.environments[i].environment >= 0);
+    evaluation_sampling_.push_back(evaluation_sampling(part));
+  }
   const auto* resume = services().resume_point(tenant_);
   evaluations_.begin(tenant().eval, resume == nullptr ? PolicyVersion(0) : resume->version,
                      resume != nullptr);
@@ -153,6 +158,9 @@ Status Rollout::on_task(const Task& task) {
   CHECK(!held_task_, "a task was handed over while 'task' is paused");
   if (groups_.contains(task.ordinal))
     return error(Code::kInvalid, "task {} came while its group is open", task.ordinal);
+  if (task.source.environment >= tenant().num_environments())
+    return error(Code::kInvalid, "task {} is of environment {}, but tenant '{}' has {}",
+                 task.ordinal, task.source.environment, tenant().name, tenant().num_environments());
   environments_.gives_tasks(services().delivery().sender);
   held_task_ = task;
   return finish_handler();
@@ -162,6 +170,7 @@ Status Rollout::finish_handler() {
   if (!made_.is_none()) pace_.update_counts(gate_limits(), counts_, made_, services().now());
   if (evaluates()) advance_evaluation();
   end_run_if_over();
+  send_scores();
   open_held_task();
   send_cancels();
   send_run_ends();
@@ -204,6 +213,7 @@ void Rollout::open_held_task() {
 void Rollout::open(const Task& task) {
   Group& group = groups_[task.ordinal];
   group.ordinal = task.ordinal;
+  group.source = task.source;
   make_members(group, tenant().group_size);
   ++counts_.opened;
   services().count("groups_opened", 1);
@@ -227,7 +237,7 @@ void Rollout::make_members(Group& group, int64_t count) {
     member.attempt = base_attempt_;
     member.trajectory.trajectory = next_trajectory_++;
     member.seed = services().random(tenant_, purpose, mix(index, i)).next();
-    member.deadline = services().now() + tenant().rollout_timeout;
+    member.deadline = services().now() + tenant_of(group).rollout_timeout;
   }
 }
 
@@ -260,6 +270,7 @@ void Rollout::deliver_if_done(uint64_t ordinal) {
   message.ordinal = group.ordinal;
   message.attempt = group.attempt;
   message.version = group.version;
+  message.source = group.source;
   for (const auto& member : group.members) message.members.push_back(member.trajectory);
   if (const Status fits = check_group_bytes(message); !fits.ok()) {
     services().count("groups_too_large", 1);
@@ -277,6 +288,8 @@ void Rollout::deliver_if_done(uint64_t ordinal) {
   }
   group.is_delivered = true;
   ++counts_.delivered;
+  if (tenant_of(group).curriculum.is_on())
+    if (const auto reward = mean_reward(message)) scores_.push_back({group.source, *reward});
   group_.send(std::move(message), send_options());
 }
 
@@ -299,8 +312,10 @@ Status Rollout::on_ended(const GroupEnded& ended) {
         {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
   if (!is_trained) ++counts_.lost;
   if (is_trained) {
-    if (ended.step > run_metrics_.step()) publish_run_metrics();
-    run_metrics_.add(ended.step, group);
+    if (std::ranges::any_of(run_metrics_,
+                            [&](const auto& each) { return ended.step > each.second.step(); }))
+      publish_run_metrics();
+    run_metrics_[group.source.environment].add(ended.step, group);
   }
   groups_.erase(found);
   if (is_trained) on_version_made(batch);
@@ -360,7 +375,9 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   if (member.end) return;
   member.end = ended.end;
   services().count(fmt::format("rollouts_{}", to_string(ended.end)), 1);
-  write_line(kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
+  const std::string_view environment = tenant().mix.empty() ? "" : tenant_of(group).label;
+  write_line(kFile,
+             rollout_line(tenant().name, environment, group, index, ended, options_.log_tokens));
 }
 
 void Rollout::write_line(std::string_view file, const std::string& line) {
@@ -382,7 +399,8 @@ GateLimits Rollout::gate_limits() const {
 
 int64_t Rollout::inflight() const {
   auto count =
-      static_cast<int64_t>(cancelled_.size() + abandoned_actions_.size() + abandoned_runs_.size());
+      static_cast<int64_t>(cancelled_.size() + abandoned_actions_.size() + abandoned_runs_.size()) +
+      (scores_target_.is_none() ? 0 : 1);
   for (const auto& [ordinal, group] : groups_)
     if (!group.is_delivered) count += group.num_running();
   return count;

@@ -15,6 +15,10 @@
 /// ordinals of their own. They open before training groups, whatever the gate says, count as in
 /// flight, and end here as `evaluated`: the trainer never gets them.
 ///
+/// A tenant may have several environments: a group has that of its task, with its sampling, limits
+/// and rewards (Tenant::in_environment). The rewards of groups of an environment with a curriculum
+/// are sent to the instance that gives the tasks, in actions of turn -2, one at a time.
+///
 /// A task with `data` is driven (docs/design/verifiers.md): the environment's server plays its
 /// rollouts and asks the gateway, which sends each turn here. Samples follow when both are done.
 #pragma once
@@ -120,8 +124,15 @@ class Rollout final : public Actor {
   void end_run_if_over();
   /// The options with which the rollouts of a group sample.
   const TenantSampling& sampling_of(uint64_t ordinal) const {
-    return is_evaluation(ordinal) ? evaluation_sampling_ : tenant().sampling;
+    const uint32_t environment = groups_.at(ordinal).source.environment;
+    return is_evaluation(ordinal) ? evaluation_sampling_[environment]
+                                  : tenant().in_environment(environment).sampling;
   }
+  /// The tenant as the environment of a group sees it.
+  const Tenant& tenant_of(const Group& group) const {
+    return tenant().in_environment(group.source.environment);
+  }
+  const Tenant& tenant_of(uint64_t ordinal) const { return tenant_of(groups_.at(ordinal)); }
 
   // rollout_turns.cc: one rollout
   void next_turn(MemberId member_id);
@@ -138,7 +149,7 @@ class Rollout final : public Actor {
   Result<NextPrompt> whole_prompt(const Group& group, const Member& member,
                                   const std::vector<ChatMessage>& added, const Json* tools) const;
   /// Whether a token can be sampled after these.
-  bool fits(const Trajectory& trajectory, const NextPrompt& next) const;
+  bool fits(uint64_t ordinal, const Trajectory& trajectory, const NextPrompt& next) const;
   void append_prompt(Member& member, const NextPrompt& next);
   /// Tokens that the next turn may sample: what the tenant allows, within seq_len of its sample.
   int64_t turn_tokens_max(MemberId member_id) const;
@@ -150,6 +161,8 @@ class Rollout final : public Actor {
   /// Sends the turns that its environment does not have yet. If there is no environment, it sends
   /// them later.
   void send_action(MemberId member_id);
+  /// Sends the rewards of delivered groups to the environments' curricula.
+  void send_scores();
   /// The rollout does not need its environment any more.
   void release_environment(Member& member);
   /// An environment instance has gone, and the state of its trajectories with it.
@@ -192,7 +205,7 @@ class Rollout final : public Actor {
   MemberName name_of(MemberId member_id) const;
   /// The member whose open run has this name; none if there is no such run.
   std::optional<MemberId> find_run(const MemberName& name) const;
-  Duration run_time() const;
+  Duration run_time(const Group& group) const;
 
   void send_cancels();
   void watch(MemberId member_id);
@@ -201,17 +214,20 @@ class Rollout final : public Actor {
   SendOptions send_options() const { return for_tenant(tenant_).to_origin_of(services().self()); }
   const Tenant& tenant() const { return services().tenant(tenant_); }
 
+  /// The trajectory of actions that bring scores; no rollout has it.
+  static constexpr uint64_t kScoresTrajectory = UINT64_MAX;
+
   const RolloutOptions options_;
   // Constant after start.
   Tokenizer* tokenizer_ = nullptr;
   /// The chat format, or why there is none: it counts only if a task needs it.
   std::optional<Result<chat::ChatFormat>> chat_;
   bool has_user_prompts_ = false;
-  bool is_driven_ = false;      // its environment calls the policy itself
-  bool sends_prompts_ = false;  // to an environment outside, for rewards
+  bool is_driven_ = false;           // its environment calls the policy itself
+  std::vector<bool> sends_prompts_;  // to each environment outside, for rewards
   TenantSlot tenant_;
-  uint32_t base_attempt_ = 0;  // times this run was resumed
-  TenantSampling evaluation_sampling_;
+  uint32_t base_attempt_ = 0;                        // times this run was resumed
+  std::vector<TenantSampling> evaluation_sampling_;  // of each environment
   // Touched only by handlers.
   PolicyVersion live_;
   PolicyVersion made_;  // newest version that the trainer has made, as far as known
@@ -236,11 +252,14 @@ class Rollout final : public Actor {
     }
   };
   std::map<MemberName, AbandonedRun> abandoned_runs_;
-  std::string base_url_;   // of the gateway; empty: not known yet
-  uint64_t seal_key_ = 0;  // of the names that the gateway knows
-  RunMetrics run_metrics_;
+  std::string base_url_;                                    // of the gateway; empty: not known yet
+  uint64_t seal_key_ = 0;                                   // of the names that the gateway knows
+  std::map<uint32_t, RunMetrics> run_metrics_;              // by environment
   std::vector<MemberName> runs_to_cancel_, runs_to_close_;  // by this handler
   Environments environments_;
+  std::vector<GroupScored> scores_;       // not sent yet
+  std::vector<GroupScored> sent_scores_;  // not answered yet
+  InstanceId scores_target_;              // that has them; none: nothing is sent
   std::set<MemberId> actions_to_resend_;  // their environment has gone; actions to send again
   std::vector<uint64_t> to_cancel_;       // requests cancelled by this handler
   std::vector<uint64_t> answered_;        // to be reported to the router with the next request

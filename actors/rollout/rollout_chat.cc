@@ -35,11 +35,12 @@ Result<Rollout::NextPrompt> Rollout::whole_prompt(const Group& group, const Memb
   return next;
 }
 
-bool Rollout::fits(const Trajectory& trajectory, const NextPrompt& next) const {
+bool Rollout::fits(uint64_t ordinal, const Trajectory& trajectory, const NextPrompt& next) const {
   const auto added = static_cast<int64_t>(next.tokens.size());
+  const int64_t seq_len = tenant_of(ordinal).seq_len;
   if (!next.begins_sample)
-    return static_cast<int64_t>(trajectory.last_sample().size()) + added < tenant().seq_len;
-  return added < tenant().seq_len && may_begin_sample(trajectory.tokens.size(), tenant().seq_len);
+    return static_cast<int64_t>(trajectory.last_sample().size()) + added < seq_len;
+  return added < seq_len && may_begin_sample(trajectory.tokens.size(), seq_len);
 }
 
 void Rollout::append_prompt(Member& member, const NextPrompt& next) {

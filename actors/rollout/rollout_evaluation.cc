@@ -2,6 +2,7 @@
 // last one.
 #include <algorithm>
 
+#include "actors/common/task_mix.h"
 #include "actors/rollout/rollout.h"
 
 namespace primerl {
@@ -38,7 +39,8 @@ void Rollout::open_row() {
                          static_cast<uint64_t>(num_rows));
   Group& group = groups_[ordinal];
   group.ordinal = ordinal;
-  make_members(group, tenant().eval.samples);
+  group.source.environment = evaluation_row_of(tenant(), ordinal).environment;
+  make_members(group, tenant_of(group).eval.samples);
   for (Member& member : group.members) member.state = Member::State::kActing;
   services().count("evaluation_rows_opened", 1);
   // The first rollout asks the environment for the task of all.
@@ -55,27 +57,34 @@ void Rollout::end_row_if_done(uint64_t ordinal) {
       if (group.members[i].state != Member::State::kDone)
         fail({ordinal, i}, first.trajectory.fault);
   if (group.num_running() > 0) return;
-  Evaluation* running = evaluations_.running();
-  CHECK(running != nullptr, "a row ended, but no evaluation runs");
-  running->add(group, tenant().eval);
+  CHECK(evaluations_.running() != nullptr, "a row ended, but no evaluation runs");
+  evaluations_.of_environment(group.source.environment).add(group, tenant_of(group).eval);
   services().count("evaluation_rows_ended", 1);
   for (size_t i = 0; i < group.members.size(); ++i)
     write_end(group, i, {RolloutEnd::kEvaluated, 0, 0, ""});
   groups_.erase(ordinal);
-  if (running->num_ended == tenant().eval.rows) end_evaluation();
+  if (evaluations_.num_ended() == tenant().eval.rows) end_evaluation();
 }
 
 void Rollout::end_evaluation() {
-  const Evaluation evaluation = *evaluations_.running();
+  const PolicyVersion version = evaluations_.running()->version;
+  MetricValues metrics;
+  for (uint32_t i = 0; i < tenant().num_environments(); ++i) {
+    const Tenant& part = tenant().in_environment(i);
+    const Evaluation evaluation = evaluations_.of_environment(i);
+    if (evaluation.num_scored == 0)
+      services().log(
+          LogLevel::kWarning,
+          fmt::format("the evaluation of version {}{} has no result: all {} rollouts "
+                      "failed",
+                      version, part.label.empty() ? "" : fmt::format(" in '{}'", part.label),
+                      evaluation.num_failed));
+    write_line(kEvaluationsFile, evaluation_line(evaluation, part));
+    for (auto& value : evaluation_metrics(evaluation, part)) metrics.push_back(std::move(value));
+  }
   evaluations_.end();
   services().count("evaluations", 1);
-  if (evaluation.num_scored == 0)
-    services().log(LogLevel::kWarning,
-                   fmt::format("the evaluation of version {} has no result: all {} rollouts failed",
-                               evaluation.version, evaluation.num_failed));
-  write_line(kEvaluationsFile, evaluation_line(evaluation, tenant()));
-  services().publish_metrics(tenant_, std::max<int64_t>(evaluation.version.value, 0),
-                             evaluation_metrics(evaluation, tenant()));
+  services().publish_metrics(tenant_, std::max<int64_t>(version.value, 0), metrics);
 }
 
 bool Rollout::is_training_over() const {

@@ -39,8 +39,8 @@ std::string rollout_name(std::string_view tenant, const Group& group, size_t mem
   return fmt::format("{}-{}-{}-{}", tenant, group.ordinal, group.attempt, member);
 }
 
-std::string rollout_line(std::string_view tenant, const Group& group, size_t index,
-                         const RolloutEnded& ended, bool with_tokens) {
+std::string rollout_line(std::string_view tenant, std::string_view environment, const Group& group,
+                         size_t index, const RolloutEnded& ended, bool with_tokens) {
   const Member& member = group.members[index];
   const Trajectory& trajectory = member.trajectory;
   std::string completion;
@@ -62,6 +62,7 @@ std::string rollout_line(std::string_view tenant, const Group& group, size_t ind
       .set("prompt", group.prompt)
       .set("completion", completion);
   if (is_conversation(group, member)) line.set("messages", conversation_of(group, member));
+  if (!environment.empty()) line.set("environment", environment);
   if (is_evaluation(group.ordinal)) line.set("evaluation", true);
   if (!ended.reason.empty()) line.set("reason", ended.reason);
   if (const auto& report = member.report; report) {

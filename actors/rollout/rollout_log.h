@@ -18,7 +18,8 @@ struct RolloutEnded {
 /// `<tenant>-<task>-<attempt of the group>-<member>`: unique in a run and its resumed successors.
 std::string rollout_name(std::string_view tenant, const Group& group, size_t member);
 
-std::string rollout_line(std::string_view tenant, const Group& group, size_t member,
-                         const RolloutEnded& ended, bool with_tokens);
+/// `environment` is its label if the tenant has several; else empty.
+std::string rollout_line(std::string_view tenant, std::string_view environment, const Group& group,
+                         size_t member, const RolloutEnded& ended, bool with_tokens);
 
 }  // namespace primerl

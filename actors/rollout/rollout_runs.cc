@@ -10,11 +10,13 @@
 
 namespace primerl {
 /// The server's own limit, else that of every rollout.
-Duration Rollout::run_time() const {
+Duration Rollout::run_time(const Group& group) const {
+  const Duration own = tenant_of(group).rollout_timeout;
   const TenantOutside outside = outside_of(tenant());
-  if (outside.environment < 0) return tenant().rollout_timeout;
-  const OutsidePool& pool = outside.spec.pools[static_cast<size_t>(outside.environment)];
-  return pool.kind == OutsidePoolKind::kVerifiers ? pool.run_timeout : tenant().rollout_timeout;
+  const int32_t index = outside.environments[group.source.environment].environment;
+  if (index < 0) return own;
+  const OutsidePool& pool = outside.spec.pools[static_cast<size_t>(index)];
+  return pool.kind == OutsidePoolKind::kVerifiers ? pool.run_timeout : own;
 }
 
 MemberName Rollout::name_of(MemberId member_id) const {
@@ -49,7 +51,7 @@ Status Rollout::on_address(const GatewayAddress& address) {
 }
 
 void Rollout::start_runs(Group& group) {
-  const Duration time = run_time();
+  const Duration time = run_time(group);
   for (size_t i = 0; i < group.members.size(); ++i) {
     Member& member = group.members[i];
     member.state = Member::State::kPlaying;
@@ -88,7 +90,9 @@ void Rollout::send_run(MemberId first) {
   run.salt = to_text(salt);
   const TenantSampling& sampling = sampling_of(first.ordinal);
   run.sampling = sampling_params(sampling);
-  run.sampling.max_tokens = static_cast<int32_t>(std::min(sampling.max_tokens, tenant().seq_len));
+  run.sampling.max_tokens =
+      static_cast<int32_t>(std::min(sampling.max_tokens, tenant_of(group).seq_len));
+  run.environment = group.source.environment;
   run.data = group.data;
   run.time_left = std::max(member.deadline - services().now(), Duration());
   auto options = send_options();
@@ -273,9 +277,15 @@ void Rollout::abandon_run(MemberId first) {
 }
 
 void Rollout::publish_run_metrics() {
-  if (run_metrics_.is_empty()) return;
-  services().publish_metrics(tenant_, run_metrics_.step(),
-                             run_metrics_.finish(tenant().environment.name));
+  MetricValues values;
+  int64_t step = 0;
+  for (auto& [environment, metrics] : run_metrics_) {
+    if (metrics.is_empty()) continue;
+    step = metrics.step();
+    const std::string& label = tenant().in_environment(environment).environment_label();
+    for (auto& value : metrics.finish(label)) values.push_back(std::move(value));
+  }
+  if (!values.empty()) services().publish_metrics(tenant_, step, values);
 }
 
 void Rollout::send_run_ends() {

@@ -33,15 +33,17 @@ Result<Blob> joined(const std::vector<Blob>& turns) {
 int64_t Rollout::turn_tokens_max(MemberId member_id) const {
   const Trajectory& trajectory = groups_.at(member_id.ordinal).members[member_id.member].trajectory;
   const auto length = static_cast<int64_t>(trajectory.last_sample().size());
-  return std::min(sampling_of(member_id.ordinal).max_tokens, tenant().seq_len - length);
+  return std::min(sampling_of(member_id.ordinal).max_tokens,
+                  tenant_of(member_id.ordinal).seq_len - length);
 }
 
 void Rollout::next_turn(MemberId member_id) {
   Member& member = member_at(member_id);
   if (turn_tokens_max(member_id) <= 0)
-    return fail(member_id,
-                fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
-                            member.trajectory.last_sample().size(), tenant().seq_len));
+    return fail(
+        member_id,
+        fmt::format("the prompt has {} tokens, so seq_len {} leaves none to sample",
+                    member.trajectory.last_sample().size(), tenant_of(member_id.ordinal).seq_len));
   member.state = Member::State::kGenerating;
   member.environment_deadline.reset();
   watch(member_id);
@@ -160,8 +162,9 @@ void Rollout::begin_environment_time(MemberId member_id, int64_t num_calls) {
   Member& member = member_at(member_id);
   unwatch(member_id);
   // A judge has a deadline of its own; its error says more than this one.
+  const Tenant& own = tenant_of(member_id.ordinal);
   member.environment_deadline =
-      services().now() + tenant().environment_timeout * num_calls + judge_time(tenant());
+      services().now() + own.environment_timeout * num_calls + judge_time(own);
   watch(member_id);
 }
 
@@ -190,8 +193,10 @@ void Rollout::send_action(MemberId member_id) {
       action.messages.push_back(
           member.said[static_cast<size_t>(member.answers[static_cast<size_t>(turn)])]);
   action.is_truncated = trajectory.is_truncated;
-  if (sends_prompts_ && action.first_turn == 0)
-    action.prompt = groups_.at(member_id.ordinal).prompt;
+  const Group& group = groups_.at(member_id.ordinal);
+  action.source = group.source;
+  if (sends_prompts_[group.source.environment] && action.first_turn == 0)
+    action.prompt = group.prompt;
   // The environment plays every turn of the action, so its time limit is that of one call per turn.
   // The action that asks for a task has no texts.
   begin_environment_time(member_id, std::max<int64_t>(std::ssize(action.texts), 1));
@@ -224,10 +229,20 @@ void Rollout::on_environment_lost(InstanceId environment) {
     return each.second.environment.is_none() && !each.second.is_at_gateway;
   });
   std::erase_if(abandoned_actions_, [&](const auto& each) { return each.second == environment; });
+  if (scores_target_ == environment) {
+    scores_.insert(scores_.begin(), sent_scores_.begin(), sent_scores_.end());
+    sent_scores_.clear();
+    scores_target_ = {};
+  }
   environments_.forget(environment);
 }
 
 Status Rollout::on_observation(const Observation& observation) {
+  if (observation.trajectory == kScoresTrajectory) {
+    sent_scores_.clear();
+    scores_target_ = {};
+    return finish_handler();
+  }
   const auto found = trajectories_.find(observation.trajectory);
   if (found == trajectories_.end() ||
       member_at(found->second).trajectory.num_turns != observation.turn + 1) {
@@ -269,11 +284,12 @@ Status Rollout::on_observation(const Observation& observation) {
       finish(member_id, observation.reward, trajectory.is_truncated);
     else
       fail(member_id, fmt::format("the environment gave the reward {}", observation.reward));
-  } else if (observation.is_too_long || trajectory.num_turns >= tenant().turns_max) {
+  } else if (observation.is_too_long ||
+             trajectory.num_turns >= tenant_of(member_id.ordinal).turns_max) {
     finish(member_id, 0, true);
   } else if (const auto next = next_prompt(member_id, observation); !next.ok()) {
     fail(member_id, "the observation: " + next.error().text());
-  } else if (!fits(trajectory, *next)) {
+  } else if (!fits(member_id.ordinal, trajectory, *next)) {
     // No token could be sampled after this observation, so it could not train. It is left out
     // whole, and the trajectory ends with the policy's last turn.
     services().count("observations_too_long", 1);
@@ -403,12 +419,12 @@ Status Rollout::on_deadline() {
       if (member.state == Member::State::kDone) continue;
       if (member.environment_deadline && *member.environment_deadline <= now)
         fail({ordinal, i}, fmt::format("the environment did not answer within {}",
-                                       to_string(tenant().environment_timeout)));
+                                       to_string(tenant_of(ordinal).environment_timeout)));
       else if (member.deadline <= now)
-        fail({ordinal, i},
-             fmt::format("not done within {}", to_string(member.state == Member::State::kPlaying
-                                                             ? run_time()
-                                                             : tenant().rollout_timeout)));
+        fail({ordinal, i}, fmt::format("not done within {}",
+                                       to_string(member.state == Member::State::kPlaying
+                                                     ? run_time(groups_.at(ordinal))
+                                                     : tenant_of(ordinal).rollout_timeout)));
     }
     deliver_if_done(ordinal);
   }

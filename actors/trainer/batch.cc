@@ -139,19 +139,33 @@ std::vector<double> compared_rewards(const TrajectoryGroup& group, const Tenant&
 
 /// The advantages of the members that did not fail, of all groups one after the other.
 Result<std::vector<float>> advantages_of(const std::vector<PooledGroup>& groups,
-                                         const Tenant& tenant, AdvantageKind kind) {
-  std::vector<double> of_batch;
+                                         const Tenant& tenant, std::span<const RolloutUse> uses) {
+  std::map<uint32_t, std::vector<double>> of_batch;  // rewards by environment
+  for (const auto& pooled : groups) {
+    const uint32_t environment = pooled.group.source.environment;
+    if (uses[environment].advantage != AdvantageKind::kBatch) continue;
+    const auto rewards = compared_rewards(pooled.group, tenant.in_environment(environment));
+    auto& all = of_batch[environment];
+    all.insert(all.end(), rewards.begin(), rewards.end());
+  }
+  std::map<uint32_t, std::vector<float>> compared;
+  std::map<uint32_t, size_t> next;
+  for (const auto& [environment, rewards] : of_batch) {
+    ASSIGN_OR_RETURN(compared[environment], group_advantages(rewards, AdvantageKind::kBatch));
+  }
   std::vector<float> all;
   for (const auto& pooled : groups) {
-    const auto rewards = compared_rewards(pooled.group, tenant);
-    if (kind == AdvantageKind::kBatch) {
-      of_batch.insert(of_batch.end(), rewards.begin(), rewards.end());
+    const uint32_t environment = pooled.group.source.environment;
+    const auto rewards = compared_rewards(pooled.group, tenant.in_environment(environment));
+    if (uses[environment].advantage == AdvantageKind::kBatch) {
+      const auto begin = compared[environment].begin() + std::ptrdiff_t(next[environment]);
+      all.insert(all.end(), begin, begin + std::ssize(rewards));
+      next[environment] += rewards.size();
       continue;
     }
-    ASSIGN_OR_RETURN(const auto advantages, group_advantages(rewards, kind));
+    ASSIGN_OR_RETURN(const auto advantages, group_advantages(rewards, uses[environment].advantage));
     all.insert(all.end(), advantages.begin(), advantages.end());
   }
-  if (kind == AdvantageKind::kBatch) return group_advantages(of_batch, kind);
   return all;
 }
 
@@ -197,20 +211,22 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
 }
 
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              const RolloutUse& use) {
+                              std::span<const RolloutUse> uses) {
   TrainBatch batch;
   batch.tenant = tenant.slot;
+  const RolloutUse& use = uses.front();  // the objective is the same in all environments
   batch.loss = use.data;
   std::vector<float> advantages;
   if (use.uses_advantages) {
-    ASSIGN_OR_RETURN(advantages, advantages_of(groups, tenant, use.advantage));
+    ASSIGN_OR_RETURN(advantages, advantages_of(groups, tenant, uses));
   }
   size_t survivor = 0;
   for (const auto& pooled : groups) {
+    const Tenant& own = tenant.in_environment(pooled.group.source.environment);
     for (const auto& member : pooled.group.members) {
       if (member.is_failed) continue;
       const float advantage = advantages.empty() ? 0.0F : advantages[survivor++];
-      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, tenant, use.data));
+      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, own, use.data));
       std::move(samples.begin(), samples.end(), std::back_inserter(batch.samples));
     }
   }
@@ -229,21 +245,36 @@ void RewardTotals::add(const TrajectoryGroup& group) {
   for (const double reward : rewards_of(group)) add(reward);
 }
 
+void RewardTotals::add(const RewardTotals& other) {
+  if (other.count > 0) {
+    min = count == 0 ? other.min : std::min(min, other.min);
+    max = count == 0 ? other.max : std::max(max, other.max);
+  }
+  sum += other.sum;
+  count += other.count;
+  num_groups += other.num_groups;
+}
+
 /// The mean score of each reward of the tenant over the members that trained.
 MetricValues score_means(const std::vector<PooledGroup>& groups, const Tenant& tenant) {
   MetricValues means;
-  for (size_t reward = 0; reward < tenant.rewards.size(); ++reward) {
-    double sum = 0;
-    int64_t count = 0;
-    for (const auto& pooled : groups)
-      for (const auto& member : pooled.group.members) {
-        if (member.is_failed || reward >= member.scores.size()) continue;
-        sum += member.scores[reward];
-        ++count;
-      }
-    if (count > 0)
-      means.emplace_back(fmt::format("reward/{}/mean", tenant.rewards[reward].label),
-                         sum / static_cast<double>(count));
+  for (uint32_t environment = 0; environment < tenant.num_environments(); ++environment) {
+    const auto& rewards = tenant.in_environment(environment).rewards;
+    for (size_t reward = 0; reward < rewards.size(); ++reward) {
+      double sum = 0;
+      int64_t count = 0;
+      for (const auto& pooled : groups)
+        for (const auto& member : pooled.group.members) {
+          if (pooled.group.source.environment != environment || member.is_failed ||
+              reward >= member.scores.size())
+            continue;
+          sum += member.scores[reward];
+          ++count;
+        }
+      if (count > 0)
+        means.emplace_back(fmt::format("reward/{}/mean", rewards[reward].label),
+                           sum / static_cast<double>(count));
+    }
   }
   return means;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,10 @@ std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& 
 std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
                              const RolloutUse& use);
 
+/// `uses` are parallel to the tenant's environments. Advantages of the kind `batch` compare the
+/// rollouts of one environment in the batch.
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              const RolloutUse& use);
+                              std::span<const RolloutUse> uses);
 
 /// Sums of rollout rewards.
 struct RewardTotals {
@@ -51,6 +54,8 @@ struct RewardTotals {
   void add(double reward);
   /// All members of `group` that did not fail.
   void add(const TrajectoryGroup& group);
+  /// The rewards of other groups.
+  void add(const RewardTotals& other);
   double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
 
   template <class F>

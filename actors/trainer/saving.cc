@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "actors/common/curriculum.h"
 #include "actors/trainer/trainer.h"
 #include "graph/base/suggest.h"
 
@@ -22,6 +23,7 @@ Status Trainer::resume(const ResumePoint& point) {
     return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", point.folder.string());
   ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
   ASSIGN_OR_RETURN(const int64_t resumes, point.manifest.get_int("resumes"));
+  ASSIGN_OR_RETURN(rows_, read_curricula(point.manifest, tenant(), resumes));
   num_resumes_ = resumes + 1;
   version_ = point.version;
   checkpointed_ = point.step;
@@ -101,6 +103,7 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
                    .set("resumes", num_resumes_)
                    .set("consumed", consumed_.to_json());
   if (score_) state.set("score", *score_);
+  if (!rows_.empty()) state.set(kCurricula, curricula_json(rows_, tenant));
   return state;
 }
 

@@ -110,7 +110,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
                 "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
                 "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
                 "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_)(
-                "save", &T::save_)("saves_at_end", &T::saves_at_end_)("score", &T::score_);
+                "save", &T::save_)("saves_at_end", &T::saves_at_end_)("score", &T::score_)(
+                "rows", &T::rows_);
           });
   if (own != nullptr)
     contract.options.make = [own] {
@@ -127,9 +128,13 @@ Status Trainer::start(Resources& resources) {
   learner_ = &resources.get<Learner>("learner");
   weights_ = &resources.get<WeightChannel>("weights");
   tenant_ = services().tenants().front();
-  const auto use = use_of(tenant(), options_.objectives);
-  if (!use) return error(Code::kInvalid, "unknown objective '{}'", tenant().objective);
-  use_ = *use;
+  for (uint32_t i = 0; i < tenant().num_environments(); ++i) {
+    const Tenant& own = tenant().in_environment(i);
+    const auto use = use_of(own, options_.objectives);
+    if (!use) return error(Code::kInvalid, "unknown objective '{}'", own.objective);
+    uses_.push_back(*use);
+    if (own.curriculum.is_on()) rows_[i];
+  }
   if (const auto* point = services().resume_point(tenant_)) RETURN_IF_ERROR(resume(*point));
   held_out_.start_at(version_, num_resumes_ > 0);
   return ok();
@@ -146,13 +151,21 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
               is_done_ ? "the last step is done" : "the run ended before its teacher answered");
     return ok();
   }
+  const uint32_t environment = group.source.environment;
+  if (environment >= uses_.size())
+    return error(Code::kInvalid, "group {} is of environment {}, but tenant '{}' has {}",
+                 group.ordinal, environment, tenant().name, uses_.size());
+  const Tenant& own = tenant().in_environment(environment);
+  const RolloutUse& use = uses_[environment];
+  if (const auto rows = rows_.find(environment); rows != rows_.end())
+    rows->second.add(own.curriculum, group);
   // Asked within a delivery, so the record has the answer.
   if (!limits_) limits_ = learner_->limits();
-  pooled.refused = refuse_members(pooled.group, tenant(), use_, *limits_);
+  pooled.refused = refuse_members(pooled.group, own, use, *limits_);
   if (!pooled.refused.empty())
     services().count("members_refused", static_cast<int64_t>(pooled.refused.size()));
-  if (const auto verdict = judge(pooled.group, tenant(), use_)) {
-    if (verdict->end == RolloutEnd::kFiltered) filtered_.add(pooled.group);
+  if (const auto verdict = judge(pooled.group, own, use)) {
+    if (verdict->end == RolloutEnd::kFiltered) filtered_[environment].add(pooled.group);
     end_group(pooled, verdict->end, verdict->reason);
     return fail_when_nothing_trains();
   }
@@ -281,7 +294,7 @@ void Trainer::take_batch() {
 
 std::optional<Result<TrainReport>> Trainer::step() {
   if (batch_ == nullptr) {
-    auto batch = make_batch(batch_groups_, tenant(), use_);
+    auto batch = make_batch(batch_groups_, tenant(), uses_);
     if (!batch.ok()) return batch.error();
     batch_ = std::make_shared<const TrainBatch>(std::move(batch).value());
   }
@@ -320,10 +333,15 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   num_skipped_ = num_lost_ = 0;
   loss_reasons_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
+  RewardTotals filtered;
+  for (const auto& [environment, totals] : filtered_) filtered.add(totals);
   finished_step_ =
-      FinishedStep{batch_metrics(groups, filtered_, version_, tenant()), services().now(),
+      FinishedStep{batch_metrics(groups, filtered, version_, tenant()), services().now(),
                    report->num_tokens, report->num_loss_tokens, report->num_pass_tokens};
-  add_report(*report, use_.rule, finished_step_->values);
+  add_report(*report, uses_.front().rule, finished_step_->values);
+  for (auto& all :
+       {environment_metrics(groups, filtered_, tenant()), curriculum_metrics(rows_, tenant())})
+    finished_step_->values.insert(finished_step_->values.end(), all.begin(), all.end());
   keep_score(finished_step_->values);
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,

@@ -29,6 +29,7 @@
 /// one is due before it has ended, the trainer waits (saving.cc).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,6 +37,7 @@
 #include "actors/common/ordinals.h"
 #include "actors/messages/policy.h"
 #include "actors/trainer/batch.h"
+#include "actors/trainer/environment_metrics.h"
 #include "actors/trainer/group_pool.h"
 #include "actors/trainer/held_out.h"
 #include "graph/contract.h"
@@ -157,7 +159,7 @@ class Trainer final : public Actor {
 
   const TrainerOptions options_;
   // Constant after start.
-  RolloutUse use_;
+  std::vector<RolloutUse> uses_;  // parallel to the tenant's environments
   Learner* learner_ = nullptr;
   WeightChannel* weights_ = nullptr;
   TenantSlot tenant_;
@@ -172,14 +174,15 @@ class Trainer final : public Actor {
   HeldOut held_out_;
   std::optional<FinishedStep> finished_step_;
   Time last_end_;
-  RewardTotals filtered_;           // groups filtered since the last step
-  int64_t num_sampled_tokens_ = 0;  // received since the last step
-  int64_t num_stale_tokens_ = 0;    // since the last step
-  int64_t num_skipped_ = 0;         // in a row
-  int64_t num_lost_ = 0;            // groups in a row
-  LossReasons loss_reasons_;        // why these did not train
-  int64_t checkpointed_ = -1;       // step of the newest checkpoint
-  std::optional<double> score_;     // of this version, for keep_best; larger is better
+  std::map<uint32_t, RewardTotals> filtered_;  // since the last step, by environment
+  std::map<uint32_t, TrainedRows> rows_;       // of the environments that have a curriculum
+  int64_t num_sampled_tokens_ = 0;             // received since the last step
+  int64_t num_stale_tokens_ = 0;               // since the last step
+  int64_t num_skipped_ = 0;                    // in a row
+  int64_t num_lost_ = 0;                       // groups in a row
+  LossReasons loss_reasons_;                   // why these did not train
+  int64_t checkpointed_ = -1;                  // step of the newest checkpoint
+  std::optional<double> score_;                // of this version, for keep_best; larger is better
   std::optional<OpenSave> save_;
   bool saves_at_end_ = false;  // another checkpoint follows the open one, because the run ends
   bool is_published_ = false;

@@ -212,24 +212,85 @@ void bind_rewards(Entry& entry, const NamedTable& spec, Tenant& tenant, Draft& d
   label_rewards(tenant.rewards);
 }
 
+namespace {
+
+using EnvironmentChoice = NamedChoice<EnvironmentContract, TenantEnvironment>;
+
+void bind_environment(Value& value, const NamedTable& spec, Tenant& tenant, Draft& draft) {
+  bind_choice(value, spec,
+              EnvironmentChoice{"environment", environment_options(), draft.catalog.environments,
+                                tenant.environment},
+              draft);
+}
+
+/// An item of `environments`; what it does not write is the tenant's.
+void bind_item(Table& table, Span span, size_t index, DraftTenant& drafted, Draft& draft) {
+  DraftTenant& part = drafted.mix.emplace_back();
+  part.item = std::make_shared<const NamedTable>(NamedTable{drafted.spec->name, span, &table});
+  part.spec = part.item.get();
+  part.tenant = drafted.tenant;
+  const std::string what = fmt::format("environments[{}] of tenant '{}'", index, part.spec->name);
+  mix_options().bind(table, what, {"environment", "reward"}, &part.tenant, draft.diagnostics);
+  if (Entry* environment = table.find("environment"))
+    bind_environment(environment->value, *part.spec, part.tenant, draft);
+  else
+    draft.diagnostics.error("G066", span, "{} has no environment", what)
+        .suggest("write environment = { name = ... }");
+  if (Entry* reward = table.find("reward")) {
+    part.tenant.rewards.clear();
+    bind_rewards(*reward, *part.spec, part.tenant, draft);
+  }
+  if (part.tenant.label.empty()) part.tenant.label = part.tenant.environment.name;
+}
+
+/// `[[tenant.x.environments]]`.
+void bind_mix(Entry& entry, DraftTenant& drafted, Draft& draft) {
+  const NamedTable& spec = *drafted.spec;
+  if (spec.table->find("environment") != nullptr)
+    draft.diagnostics
+        .error("G085", entry.key_span, "tenant '{}' has 'environment' and 'environments'",
+               spec.name)
+        .suggest("write each environment as an item of 'environments'");
+  const bool is_list =
+      entry.value.is_array() && std::ranges::all_of(entry.value.as_array(), &Value::is_table);
+  if (!is_list) {
+    draft.diagnostics
+        .error("G021", entry.value.span,
+               "'environments' of tenant '{}' must be a list of tables, not {}", spec.name,
+               entry.value.kind())
+        .suggest(fmt::format("write [[tenant.{}.environments]] for each", spec.name));
+    return;
+  }
+  auto& items = entry.value.as_array();
+  if (items.empty() || items.size() > kTenantEnvironmentsMax) {
+    draft.diagnostics
+        .error("G085", entry.value.span, "'environments' of tenant '{}' lists {}", spec.name,
+               items.size())
+        .note(fmt::format("a list has 1 to {} tables", kTenantEnvironmentsMax));
+    return;
+  }
+  for (size_t i = 0; i < items.size(); ++i)
+    bind_item(items[i].as_table(), items[i].span, i, drafted, draft);
+  fold_mix(drafted, draft);
+}
+
+}  // namespace
+
 void bind_tenants(Draft& draft) {
   for (const auto& spec : draft.spec.tenants) {
     DraftTenant tenant;
     tenant.spec = &spec;
     tenant.tenant.name = spec.name;
     const std::string what = fmt::format("tenant '{}'", spec.name);
-    tenant_options().bind(*spec.table, what, {"environment", "reward"}, &tenant.tenant,
-                          draft.diagnostics);
+    tenant_options().bind(*spec.table, what, {"environment", "environments", "reward"},
+                          &tenant.tenant, draft.diagnostics);
     bind_adapter_path(spec, tenant.tenant.adapter, draft);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
-      bind_choice(environment->value, spec,
-                  NamedChoice<EnvironmentContract, TenantEnvironment>{
-                      "environment", environment_options(), draft.catalog.environments,
-                      tenant.tenant.environment},
-                  draft);
+      bind_environment(environment->value, spec, tenant.tenant, draft);
     if (Entry* reward = spec.table->find("reward"))
       bind_rewards(*reward, spec, tenant.tenant, draft);
+    if (Entry* mix = spec.table->find("environments")) bind_mix(*mix, tenant, draft);
     draft.tenants.push_back(std::move(tenant));
   }
 }

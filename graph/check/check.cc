@@ -14,6 +14,7 @@ void check_graph(Draft& draft) {
   bind_places(draft);
   count_inflight(draft);
   count_rows(draft);
+  check_curricula(draft);
   name_objectives(draft);
   share_out(draft);
   count_memory(draft);

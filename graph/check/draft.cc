@@ -12,7 +12,7 @@ namespace primerl {
 std::vector<Tenant> Draft::tenant_values() const {
   std::vector<Tenant> values;
   values.reserve(tenants.size());
-  for (const auto& tenant : tenants) values.push_back(tenant.tenant);
+  for (const auto& tenant : tenants) values.push_back(tenant.value());
   return values;
 }
 

@@ -4,6 +4,7 @@
 /// and from nothing else.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,7 +24,17 @@ struct DraftTenant {
   const NamedTable* spec = nullptr;
   Tenant tenant;
   bool seq_len_is_written = false;
+  /// Of `[[tenant.x.environments]]`: the tenant with the keys of each. `spec` is the item's.
+  std::vector<DraftTenant> mix = {};
+  std::shared_ptr<const NamedTable> item = {};  // what `spec` of an item points to
+
+  /// The tenant as a Plan has it: with its environments.
+  Tenant value(TenantSlot slot = {}) const;
 };
+
+/// Calls `use` with each environment of a tenant: the tenant itself if it has one.
+void for_each_environment(const DraftTenant& tenant,
+                          const std::function<void(const DraftTenant& in_environment)>& use);
 
 struct DraftModel {
   const NamedTable* spec = nullptr;

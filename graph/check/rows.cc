@@ -19,7 +19,7 @@ Diagnostic& report(Draft& draft, const DraftTenant& tenant, std::string_view key
 }
 
 std::string quoted_environment(const Tenant& tenant) {
-  return fmt::format("environment '{}' of tenant '{}'", tenant.environment.name, tenant.name);
+  return fmt::format("environment '{}' of tenant '{}'", tenant.environment_label(), tenant.name);
 }
 
 /// Whether the graph may say how many tasks an environment outside has.
@@ -126,6 +126,26 @@ void count_examples(Draft& draft, DraftTenant& drafted, const DraftNode& node) {
   drafted.tenant.groups_max = count_epochs(draft, drafted, num_rows, drafted.tenant.group_size);
 }
 
+/// The rows of all environments of a tenant, one environment after the other.
+void count_mix(Draft& draft, DraftTenant& drafted, bool evaluates) {
+  if (drafted.tenant.epochs > 0)
+    report(draft, drafted, "epochs",
+           fmt::format("tenant '{}' has several environments, so passes over the rows of one say "
+                       "nothing of the others",
+                       drafted.tenant.name))
+        .suggest("leave it out, and write max_steps");
+  if (!evaluates) return;
+  drafted.tenant.eval.rows = 0;
+  for (DraftTenant& part : drafted.mix) {
+    part.tenant.inflight_max = drafted.tenant.inflight_max;
+    part.tenant.eval.interval = drafted.tenant.eval.interval;
+    const auto rows = rows_of(part.tenant);
+    if (!rows || part.tenant.environment.contract == nullptr) continue;
+    count_evaluation(draft, part, rows->num_evaluation);
+    drafted.tenant.eval.rows += part.tenant.eval.rows;
+  }
+}
+
 }  // namespace
 
 void count_rows(Draft& draft) {
@@ -140,11 +160,22 @@ void count_rows(Draft& draft) {
   for (DraftTenant& drafted : draft.tenants) {
     Tenant& tenant = drafted.tenant;
     if (gives_examples != draft.nodes.end()) {
+      const auto own = gives_examples->contract->num_examples(gives_examples->options.get());
+      if (!drafted.mix.empty() && own.ok() && *own == 0)
+        report(draft, drafted, "environments",
+               fmt::format("tenant '{}' has several environments, but its examples are those of "
+                           "one",
+                           tenant.name))
+            .suggest("write one environment, or name a file of examples in the data node");
       tenant.eval.is_of_answers = tenant.eval.is_on();
       if (tenant.epochs > 0) count_examples(draft, drafted, *gives_examples);
       continue;
     }
     const bool evaluates = tenant.eval.is_on() || evaluates_only;
+    if (!drafted.mix.empty()) {
+      count_mix(draft, drafted, evaluates);
+      continue;
+    }
     if (tenant.environment.contract == nullptr || (!evaluates && tenant.epochs == 0)) continue;
     const auto rows = rows_of(tenant);
     if (!rows) continue;

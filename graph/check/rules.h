@@ -11,11 +11,14 @@ void bind_settings(Draft& draft);
 void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
 void bind_tenants(Draft& draft);
+/// After its environments: G085; what the tenant has of all of them.
+void fold_mix(DraftTenant& drafted, Draft& draft);
 void bind_resources(Draft& draft);
 void bind_nodes(Draft& draft);
 void bind_places(Draft& draft);
 void count_inflight(Draft& draft);   // after the nodes: Tenant::inflight_max
 void count_rows(Draft& draft);       // after the nodes: G075; rows, tasks, groups of a Tenant
+void check_curricula(Draft& draft);  // G085; rows of curricula
 void name_objectives(Draft& draft);  // after the resources: Tenant::objective
 void share_out(Draft& draft);        // G063; Tenant::share where the file has none
 void count_memory(Draft& draft);     // after the tenants: DraftResource::memory

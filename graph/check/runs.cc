@@ -45,16 +45,18 @@ RunPorts run_ports(const Draft& draft) {
 
 void check_runs(Draft& draft) {
   const DraftTenant* driven = nullptr;
-  for (const DraftTenant& each : draft.tenants) {
-    if (!drives_rollouts(each.tenant)) continue;
-    if (driven == nullptr) driven = &each;
-    if (each.tenant.rewards.empty()) continue;
-    draft.diagnostics
-        .error("G085", value_span(*each.spec, "reward"),
-               "tenant '{}' has rewards, but its environment '{}' plays and scores whole rollouts",
-               each.spec->name, each.tenant.environment.name)
-        .suggest("remove 'reward', and score in the environment");
-  }
+  for (const DraftTenant& tenant : draft.tenants)
+    for_each_environment(tenant, [&](const DraftTenant& each) {
+      if (!drives_rollouts(each.tenant)) return;
+      if (driven == nullptr) driven = &each;
+      if (each.tenant.rewards.empty()) return;
+      draft.diagnostics
+          .error("G085", value_span(*each.spec, "reward"),
+                 "tenant '{}' has rewards, but its environment '{}' plays and scores whole "
+                 "rollouts",
+                 each.spec->name, each.tenant.environment.name)
+          .suggest("remove 'reward', and score in the environment");
+    });
   if (driven == nullptr || draft.spec.has_lost_edges) return;
   const RunPorts ports = run_ports(draft);
   const Span span = value_span(*driven->spec, "environment");

@@ -110,7 +110,8 @@ void check_tenants_exist(Draft& draft) {
         .suggest("add a table [tenant.main] with environment = { name = ... }");
   if (draft.catalog.environments.empty()) return;
   for (const auto& tenant : draft.tenants)
-    if (tenant.spec->table->find("environment") == nullptr) {
+    if (tenant.spec->table->find("environment") == nullptr &&
+        tenant.spec->table->find("environments") == nullptr) {
       std::vector<std::string> known;
       for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
       draft.diagnostics
@@ -179,6 +180,7 @@ void name_objectives(Draft& draft) {
       tenant.objective = tenant.loss.kind;
     else if (!of_learner.empty())
       tenant.objective = of_learner;
+    for (DraftTenant& part : each.mix) part.tenant.objective = tenant.objective;
   }
 }
 
@@ -342,7 +344,9 @@ void check_message_sizes(Draft& draft) {
 void check_recompute(Draft& draft) {
   // A run with a flight recorder ("ring") cannot be resumed from its record.
   if (!draft.trace.is_on() || draft.trace.level == "ring") return;
-  for (const auto& [spec, tenant, seq_len_is_written] : draft.tenants) {
+  for (const auto& drafted : draft.tenants) {
+    const NamedTable* const spec = drafted.spec;
+    const Tenant& tenant = drafted.tenant;
     const bool saves = tenant.checkpoint_every > 0;
     const int64_t num_steps =
         saves ? std::min(tenant.checkpoint_every, tenant.max_steps) : tenant.max_steps;
@@ -360,25 +364,58 @@ void check_recompute(Draft& draft) {
   }
 }
 
+namespace {
+
+struct Demanded {
+  const DraftNode& node;
+  const TenantDemand& demand;
+  const LearnerLoss& of_learner;
+};
+
+/// Reports the fault of the tenant, or of one of its environments, with `demanded`; false if there
+/// is none. `written` has the key, if the file has it.
+bool report_demand(Draft& draft, const Demanded& demanded, const Tenant& tenant,
+                   const NamedTable& written) {
+  const auto& [node, demand, of_learner] = demanded;
+  std::string fault = demand.fault(node.options.get(), tenant);
+  Span span = nested_span(written, demand.key);
+  if (fault.empty() && demand.key == "loss" && of_learner.learner != nullptr) {
+    fault = demand.fault(node.options.get(), with_numbers_of(of_learner, tenant));
+    if (nested_entry(written, demand.key) == nullptr)
+      span = nested_span(*of_learner.learner->spec, demand.key);
+  }
+  if (fault.empty()) return false;
+  draft.diagnostics.error("G083", span, "'{}' of tenant '{}' {}", demand.key, tenant.name, fault)
+      .note(fmt::format("node '{}' (actor '{}') asks for another value", node.spec->name,
+                        node.contract->name))
+      .suggest(demand.help);
+  return true;
+}
+
+/// Whether an item of `environments` may replace the key, "sampling.top_k".
+bool is_of_environment(std::string_view key) {
+  return mix_options().find(key.substr(0, key.find('.'))) != nullptr;
+}
+
+}  // namespace
+
 void check_demands(Draft& draft) {
   const LearnerLoss of_learner = loss_of_learner(draft);
   for (const auto& node : draft.nodes) {
     if (node.contract == nullptr) continue;
     for (const auto& demand : node.contract->demands)
-      for (const auto& tenant : draft.tenants) {
-        std::string fault = demand.fault(node.options.get(), tenant.tenant);
-        Span span = nested_span(*tenant.spec, demand.key);
-        if (fault.empty() && demand.key == "loss" && of_learner.learner != nullptr) {
-          fault = demand.fault(node.options.get(), with_numbers_of(of_learner, tenant.tenant));
-          if (nested_entry(*tenant.spec, demand.key) == nullptr)
-            span = nested_span(*of_learner.learner->spec, demand.key);
+      for (const auto& drafted : draft.tenants) {
+        const Demanded demanded{node, demand, of_learner};
+        if (drafted.mix.empty() || !is_of_environment(demand.key)) {
+          report_demand(draft, demanded, drafted.tenant, *drafted.spec);
+          continue;
         }
-        if (fault.empty()) continue;
-        draft.diagnostics
-            .error("G083", span, "'{}' of tenant '{}' {}", demand.key, tenant.spec->name, fault)
-            .note(fmt::format("node '{}' (actor '{}') asks for another value", node.spec->name,
-                              node.contract->name))
-            .suggest(demand.help);
+        for (const DraftTenant& part : drafted.mix) {
+          const bool is_own = nested_entry(*part.spec, demand.key) != nullptr;
+          const bool is_fault =
+              report_demand(draft, demanded, part.tenant, is_own ? *part.spec : *drafted.spec);
+          if (is_fault && !is_own) break;  // a key of the tenant is reported once
+        }
       }
   }
 }

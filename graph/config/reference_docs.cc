@@ -41,6 +41,8 @@ void add_rows(const OptionSet& set, const std::string& prefix, const std::vector
         fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, field.name, type_name(field.type),
                     constraint.required ? "required" : "`" + cell(field.default_text) + "`",
                     cell(range_text(field)), cell(field.doc));
+    if (field.type == OptionType::kTableList)
+      add_rows(*field.table, prefix + field.name + "[].", {}, text);
   }
 }
 
@@ -74,10 +76,15 @@ std::string graph_file_page() {
       "bytes, or a string with its unit: `\"512MiB\"` and `\"2GiB\"` of 1024, `\"1.5GB\"` of "
       "1000.\n";
   const std::pair<std::string_view, const OptionSet&> tables[] = {
-      {"[graph]", graph_options()},        {"[tenant.<name>]", tenant_options()},
-      {"[model.<name>]", model_options()}, {"[resource.<name>]", resource_options()},
-      {"[node.<name>]", node_options()},   {"[edges]", edge_options()},
-      {"[place]", place_options()},        {"[trace]", trace_options()},
+      {"[graph]", graph_options()},
+      {"[tenant.<name>]", tenant_options()},
+      {"[[tenant.<name>.environments]]", mix_options()},
+      {"[model.<name>]", model_options()},
+      {"[resource.<name>]", resource_options()},
+      {"[node.<name>]", node_options()},
+      {"[edges]", edge_options()},
+      {"[place]", place_options()},
+      {"[trace]", trace_options()},
   };
   for (const auto& [title, set] : tables) {
     text += fmt::format("\n## {}\n\n", title);
@@ -88,6 +95,11 @@ std::string graph_file_page() {
           "of a finished trajectory ([rewards](rewards.md)); without it, the environment gives the "
           "reward. `reward = [{ ... }, { ... }]` names several; each has a `weight` (1), and the "
           "reward is the sum of scores times weights.\n\n";
+    if (title == "[[tenant.<name>.environments]]")
+      text +=
+          "Several environments of one tenant, instead of its `environment` "
+          "([how](../how-to/mix-environments.md)). Each item has `environment` and `reward` as a "
+          "tenant has, and these keys; those that it does not write are the tenant's.\n\n";
     if (title == "[resource.<name>]")
       text += "It also has the options of its kind and backend ([resources](resources.md)).\n\n";
     if (title == "[node.<name>]")

@@ -91,6 +91,10 @@ Json field_schema(const OptionField& field) {
       schema.set("anyOf", Json(Json::Array{std::move(number), std::move(text)}));
       break;
     }
+    case OptionType::kTableList:
+      schema.set("type", "array").set("items", object_schema(*field.table));
+      schema.set("maxItems", static_cast<int64_t>(*constraint.max));
+      break;
     case OptionType::kStringList:
     case OptionType::kIntegerList: {
       const bool is_text = field.type == OptionType::kStringList;
@@ -109,7 +113,7 @@ Json field_schema(const OptionField& field) {
     description += fmt::format(" ({})", range);
   schema.set("description", description);
   if (!constraint.required && field.type != OptionType::kStringList &&
-      field.type != OptionType::kIntegerList)
+      field.type != OptionType::kIntegerList && field.type != OptionType::kTableList)
     schema.set("default", default_value(field));
   return schema;
 }
@@ -283,6 +287,17 @@ Json tenant_schema(const Catalog& catalog) {
   Json properties = *schema.find("properties");
   properties.set("environment", choice_schema(environment_options(), catalog.environments))
       .set("reward", one_or_list(choice_schema(reward_options(), catalog.rewards)));
+  Json item = object_schema(mix_options());
+  Json of_item = *item.find("properties");
+  of_item.set("environment", *properties.find("environment"))
+      .set("reward", *properties.find("reward"));
+  item.set("properties", std::move(of_item));
+  properties.set("environments",
+                 Json::object()
+                     .set("type", "array")
+                     .set("items", std::move(item))
+                     .set("minItems", 1)
+                     .set("maxItems", static_cast<int64_t>(kTenantEnvironmentsMax)));
   schema.set("properties", std::move(properties));
   return schema;
 }

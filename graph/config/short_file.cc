@@ -88,27 +88,34 @@ bool has_name(const Value& table, std::string_view wanted) {
 
 bool is_judge(const Value& reward) { return has_name(reward, "judge"); }
 
-/// Whether a tenant's environment drives rollouts.
-bool has_driven_environment(Table& root) {
+/// Whether a tenant, or an item of its `environments`, has a value at `key` for which `is_wanted`.
+bool any_tenant(Table& root, std::string_view key, bool (*is_wanted)(const Value& value)) {
   const Table* tenants = table_at(root, "tenant");
   if (tenants == nullptr) return false;
-  return std::ranges::any_of(tenants->entries, [](const Entry& tenant) {
-    const Entry* environment =
-        tenant.value.is_table() ? tenant.value.as_table().find("environment") : nullptr;
-    return environment != nullptr && has_name(environment->value, "verifiers");
+  const auto has = [&](const Value& table) {
+    const Entry* entry = table.is_table() ? table.as_table().find(key) : nullptr;
+    return entry != nullptr && is_wanted(entry->value);
+  };
+  return std::ranges::any_of(tenants->entries, [&](const Entry& tenant) {
+    if (has(tenant.value)) return true;
+    const Entry* items =
+        tenant.value.is_table() ? tenant.value.as_table().find("environments") : nullptr;
+    return items != nullptr && items->value.is_array() &&
+           std::ranges::any_of(items->value.as_array(), has);
   });
+}
+
+/// Whether an environment of a tenant drives rollouts.
+bool has_driven_environment(Table& root) {
+  return any_tenant(root, "environment",
+                    [](const Value& environment) { return has_name(environment, "verifiers"); });
 }
 
 /// Whether a tenant's reward, or one of its rewards, is a judge.
 bool has_judge(Table& root) {
-  const Table* tenants = table_at(root, "tenant");
-  if (tenants == nullptr) return false;
-  return std::ranges::any_of(tenants->entries, [](const Entry& tenant) {
-    const Entry* reward =
-        tenant.value.is_table() ? tenant.value.as_table().find("reward") : nullptr;
-    if (reward == nullptr) return false;
-    return is_judge(reward->value) ||
-           (reward->value.is_array() && std::ranges::any_of(reward->value.as_array(), &is_judge));
+  return any_tenant(root, "reward", [](const Value& reward) {
+    return is_judge(reward) ||
+           (reward.is_array() && std::ranges::any_of(reward.as_array(), &is_judge));
   });
 }
 

@@ -63,11 +63,11 @@ struct TokenFacts {
 
 struct TokenLoss {
   double loss = 0;
-  double gradient = 0;     // d loss / d log_pi
-  double mismatch_kl = 0;  // k3: r - 1 - d
-  double ratio = 1;        // r
-  bool masked = false;     // the policy-gradient term was dropped
-  bool capped = false;     // its weight was limited; it trains
+  double gradient = 0;                    // d loss / d log_pi
+  double mismatch_kl = 0;                 // k3: r - 1 - d
+  double ratio = 1;                       // r
+  bool masked = false;                    // the policy-gradient term was dropped
+  bool capped = false;                    // its weight was limited; it trains
   MaskReason reason = MaskReason::kNone;  // only a plugin's loss drops a token without one
 };
 

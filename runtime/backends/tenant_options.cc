@@ -99,7 +99,7 @@ SampleTokens sample_tokens(const Tenant& tenant, int64_t positions) {
   const int64_t longest = std::min(tenant.seq_len, positions);
   const SampleTokens unknown{0, longest};
   const EnvironmentContract* environment = tenant.environment.contract;
-  if (environment == nullptr || !environment->first_tasks) return unknown;
+  if (!tenant.mix.empty() || environment == nullptr || !environment->first_tasks) return unknown;
   try {
     const auto tasks = environment->first_tasks(tenant.environment.options.get(), 0, kSampleTasks);
     if (!tasks.ok()) return unknown;

@@ -135,27 +135,41 @@ void change_tenant(Table& tenant, const EvaluationChanges& changes) {
   remove_key(tenant, "adapter");
   remove_key(tenant, "teacher");
   set_value(tenant, "epochs", Value(int64_t{0}, {}));
+  remove_key(tenant, "curriculum");
   Table& eval = table_of(tenant, "eval");
   set_value(eval, "interval", Value(int64_t{0}, {}));
-  if (changes.samples > 0) set_value(eval, "samples", Value(changes.samples, {}));
-  if (changes.rows > 0) set_value(eval, "rows", Value(changes.rows, {}));
+  const auto change = [&](Table& table) {
+    if (changes.samples > 0) set_value(table, "samples", Value(changes.samples, {}));
+    if (changes.rows > 0) set_value(table, "rows", Value(changes.rows, {}));
+  };
+  change(eval);
+  Entry* const environments = tenant.find("environments");
+  if (environments == nullptr || !environments->value.is_array()) return;
+  for (Value& item : environments->value.as_array()) {
+    if (!item.is_table()) continue;
+    remove_key(item.as_table(), "curriculum");
+    change(table_of(item.as_table(), "eval"));
+  }
 }
 
 /// What `check` would say of the values of the command line, with their names there.
 Status check_changes(const Tenant& tenant, const EvaluationChanges& changes) {
-  const EnvironmentContract* environment = tenant.environment.contract;
-  EnvironmentContract::Rows rows;
-  if (environment != nullptr && environment->rows) {
-    ASSIGN_OR_RETURN(rows, environment->rows(tenant.environment.options.get()));
+  for (size_t i = 0; i < tenant.num_environments(); ++i) {
+    const Tenant& own = tenant.in_environment(i);
+    const EnvironmentContract* environment = own.environment.contract;
+    EnvironmentContract::Rows rows;
+    if (environment != nullptr && environment->rows) {
+      ASSIGN_OR_RETURN(rows, environment->rows(own.environment.options.get()));
+    }
+    const std::string who =
+        fmt::format("environment '{}' of tenant '{}'", own.environment_label(), own.name);
+    if (rows.num_evaluation == 0 && changes.rows == 0 && own.eval.rows == 0)
+      return error(Code::kInvalid, "{} has no rows, so an evaluation would have no end", who)
+          .note("give --rows N");
+    if (rows.num_evaluation > 0 && changes.rows > rows.num_evaluation)
+      return error(Code::kInvalid, "--rows is {}, but {} has {} to evaluate", changes.rows, who,
+                   rows.num_evaluation);
   }
-  const std::string who =
-      fmt::format("environment '{}' of tenant '{}'", tenant.environment.name, tenant.name);
-  if (rows.num_evaluation == 0 && changes.rows == 0 && tenant.eval.rows == 0)
-    return error(Code::kInvalid, "{} has no rows, so an evaluation would have no end", who)
-        .note("give --rows N");
-  if (rows.num_evaluation > 0 && changes.rows > rows.num_evaluation)
-    return error(Code::kInvalid, "--rows is {}, but {} has {} to evaluate", changes.rows, who,
-                 rows.num_evaluation);
   if (changes.samples > tenant.inflight_max)
     return error(Code::kInvalid, "--k is {}, but tenant '{}' may have {} rollouts in flight",
                  changes.samples, tenant.name, tenant.inflight_max)

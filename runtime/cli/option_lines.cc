@@ -19,6 +19,7 @@ Json to_json(const OptionField& field) {
   Json option = Json::object().set("name", field.name).set("type", type_name(field.type));
   if (field.type == OptionType::kTable)
     return option.set("doc", field.doc).set("options", options_json(*field.table));
+  if (field.type == OptionType::kTableList) option.set("options", options_json(*field.table));
   if (!constraint.required) option.set("default", field.default_text);
   option.set("required", constraint.required).set("range", range_text(field));
   if (constraint.min) option.set("min", *constraint.min);
@@ -40,6 +41,8 @@ std::string option_lines(const OptionSet& set, const std::string& prefix) {
       text += fmt::format("  {}{} = {}  # {}: {}\n", prefix, field.name,
                           field.constraint.required ? "..." : field.default_text, kind_text(field),
                           field.doc);
+    if (field.type == OptionType::kTableList)
+      text += option_lines(*field.table, prefix + field.name + "[].");
   }
   return text;
 }

@@ -33,10 +33,12 @@ void add_group(std::vector<OptionGroup>& all, OptionGroup group) {
   all.push_back(std::move(group));
   const OptionGroup above = all.back();
   for (const auto& field : above.options.fields)
-    if (field.type == OptionType::kTable)
+    if (field.type == OptionType::kTable || field.type == OptionType::kTableList)
       add_group(all, {above.name + "." + field.name,
-                      fmt::format("{} {} = {{ ... }}", above.where, field.name), field.doc,
-                      *field.table});
+                      fmt::format(field.type == OptionType::kTable ? "{} {} = {{ ... }}"
+                                                                   : "{} {} = [{{ ... }}]",
+                                  above.where, field.name),
+                      field.doc, *field.table});
 }
 
 std::vector<OptionGroup> all_groups(const Catalog& catalog) {
@@ -44,6 +46,12 @@ std::vector<OptionGroup> all_groups(const Catalog& catalog) {
   add_group(all, {"graph", "[graph]", "the run as a whole", graph_options()});
   add_group(all, {"trace", "[trace]", "the record of the run", trace_options()});
   add_group(all, {"tenant", "[tenant.NAME]", "who trains, and how", tenant_options()});
+  // Its tables are those of a tenant.
+  OptionSet of_environment = mix_options();
+  std::erase_if(of_environment.fields,
+                [](const OptionField& field) { return field.type == OptionType::kTable; });
+  add_group(all, {"tenant.environments", "[[tenant.NAME.environments]]",
+                  "one of several environments of a tenant", std::move(of_environment)});
   add_group(all, {"model", "[model.NAME]", "a model folder", model_options()});
   add_group(all, {"place", "[place] NAME = { ... }", "a process", place_options()});
   add_group(all,

@@ -31,8 +31,15 @@ struct PlayedTask {
 
 class Trial {
  public:
-  Trial(const Tenant& tenant, TenantOutside outside)
-      : tenant_(tenant), outside_(std::move(outside)), asker_(outside_.spec) {}
+  /// `tenant` as one of its environments sees it, which asks `use`.
+  Trial(const Tenant& tenant, TenantOutside outside, OutsideUse use)
+      : tenant_(tenant),
+        outside_(std::move(outside)),
+        use_(std::move(use)),
+        asker_(outside_.spec),
+        name_(tenant.label.empty()
+                  ? fmt::format("tenant '{}'", tenant.name)
+                  : fmt::format("tenant '{}', environment '{}'", tenant.name, tenant.label)) {}
 
   Result<std::string> run() {
     const Time began = steady_now();
@@ -40,8 +47,8 @@ class Trial {
       RETURN_IF_ERROR(ask_driven_tasks());
       ASSIGN_OR_RETURN(const std::string server, ask_server());
       return fmt::format(
-          "tenant '{}': {} tasks given in {:.1f} s; {}; runs need the gateway, so none was played",
-          tenant_.name, kTasks, (steady_now() - began).to_seconds(), server);
+          "{}: {} tasks given in {:.1f} s; {}; runs need the gateway, so none was played", name_,
+          kTasks, (steady_now() - began).to_seconds(), server);
     }
     std::vector<std::string> rewards;
     for (uint64_t ordinal = 0; ordinal < kTasks; ++ordinal) {
@@ -52,9 +59,8 @@ class Trial {
             fmt::format("task {} of tenant '{}'", ordinal, tenant_.name));
       rewards.push_back(fmt::format("{}", *reward));
     }
-    std::string line =
-        fmt::format("tenant '{}': {} tasks played in {:.1f} s, rewards {}", tenant_.name, kTasks,
-                    (steady_now() - began).to_seconds(), fmt::join(rewards, ", "));
+    std::string line = fmt::format("{}: {} tasks played in {:.1f} s, rewards {}", name_, kTasks,
+                                   (steady_now() - began).to_seconds(), fmt::join(rewards, ", "));
     if (num_endless_ > 0)
       line += fmt::format("; {} did not end within turns_max {}", num_endless_, tenant_.turns_max);
     return line;
@@ -72,7 +78,7 @@ class Trial {
   }
 
   Result<double> play(uint64_t ordinal) {
-    const bool is_outside = outside_.environment >= 0;
+    const bool is_outside = use_.environment >= 0;
     ASSIGN_OR_RETURN(PlayedTask played, is_outside ? play_outside(ordinal) : play_here(ordinal));
     if (tenant_.rewards.empty()) return played.given;
     double sum = 0;
@@ -90,7 +96,7 @@ class Trial {
   Result<double> score_of(size_t index, const PlayedTask& played) {
     const std::string what = fmt::format("reward '{}'", tenant_.rewards[index].label);
     auto score = [&]() -> Result<double> {
-      const int32_t pool = outside_.rewards[index];
+      const int32_t pool = use_.rewards[index];
       if (pool < 0) {
         ASSIGN_OR_RETURN(const auto reward, make_reward(tenant_.rewards[index]));
         return reward->score(played.task, played.actions, played.given);
@@ -154,15 +160,17 @@ class Trial {
   }
 
   Result<std::string> ask_environment(uint64_t session, bool is_whole, std::string body) {
-    auto answer = asker_.ask(outside_.environment, session, is_whole, std::move(body));
+    auto answer = asker_.ask(use_.environment, session, is_whole, std::move(body));
     if (answer.ok()) return answer;
     return std::move(answer).error().while_doing(
-        fmt::format("environment '{}'", tenant_.environment.name));
+        fmt::format("environment '{}'", tenant_.environment_label()));
   }
 
   const Tenant& tenant_;
   const TenantOutside outside_;
+  const OutsideUse use_;
   OutsideAsker asker_;
+  const std::string name_;
   uint64_t num_endless_ = 0;  // tasks that did not end
 };
 
@@ -188,10 +196,17 @@ std::vector<std::string> outside_pools(const Plan& plan) {
 Result<std::vector<std::string>> try_outside(const Plan& plan) {
   std::vector<std::string> lines;
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
-    TenantOutside outside = outside_of(plan.tenants[slot]);
-    if (!outside.asks() || !is_asked_here(plan, TenantSlot(static_cast<uint32_t>(slot)))) continue;
-    ASSIGN_OR_RETURN(std::string line, Trial(plan.tenants[slot], std::move(outside)).run());
-    lines.push_back(std::move(line));
+    const Tenant& tenant = plan.tenants[slot];
+    const TenantOutside outside = outside_of(tenant);
+    if (!is_asked_here(plan, TenantSlot(static_cast<uint32_t>(slot)))) continue;
+    for (size_t i = 0; i < tenant.num_environments(); ++i) {
+      const OutsideUse& use = outside.environments[i];
+      const bool asks = use.environment >= 0 ||
+                        std::ranges::any_of(use.rewards, [](int32_t pool) { return pool >= 0; });
+      if (!asks) continue;
+      ASSIGN_OR_RETURN(std::string line, Trial(tenant.in_environment(i), outside, use).run());
+      lines.push_back(std::move(line));
+    }
   }
   return lines;
 }

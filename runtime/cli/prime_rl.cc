@@ -10,82 +10,22 @@
 #include <utility>
 
 #include "graph/options.h"
+#include "runtime/cli/prime_rl_environments.h"
 #include "runtime/cli/prime_rl_text.h"
+#include "runtime/cli/prime_rl_values.h"
 
 namespace primerl {
 namespace {
 
 constexpr std::string_view kFirstEnvironment = "orchestrator.train.env[0].";
-constexpr std::string_view kStandIn = "copy";  // the environment in place of an unknown one
-constexpr int64_t kBlockTokens = 16;           // the engine's block_size
-constexpr int64_t kFullSequences = 16;         // of seq_len, that the KV cache has space for
-constexpr int64_t kSeqLenDefault = 2048;       // of prime-rl and of a tenant
-constexpr int64_t kMicroBatchTokens = 16384;   // below 8,192, launches last longer than GEMMs
-constexpr int64_t kReplicasMax = 64;           // engines of one machine
-
-/// A value of the file with its key: a leaf, or a table without keys.
-struct Leaf {
-  std::string key;
-  const Value* value = nullptr;
-  Position position;
-};
-
-void collect(const Table& table, const std::string& prefix, std::vector<Leaf>& leaves);
-
-void collect(const Value& value, const std::string& key, const Position& position,
-             std::vector<Leaf>& leaves) {
-  const bool is_list_of_tables = value.is_array() && !value.as_array().empty() &&
-                                 std::ranges::all_of(value.as_array(), &Value::is_table);
-  if (value.is_table() && !value.as_table().entries.empty()) {
-    collect(value.as_table(), key + ".", leaves);
-  } else if (is_list_of_tables) {
-    size_t index = 0;
-    for (const Value& item : value.as_array())
-      collect(item, fmt::format("{}[{}]", key, index++), item.span.begin, leaves);
-  } else {
-    leaves.push_back({key, &value, position});
-  }
-}
-
-void collect(const Table& table, const std::string& prefix, std::vector<Leaf>& leaves) {
-  for (const Entry& entry : table.entries)
-    collect(entry.value, prefix + entry.key, entry.key_span.begin, leaves);
-}
-
-std::string toml_of(const Value& value) {
-  if (value.is_bool()) return value.as_bool() ? "true" : "false";
-  if (value.is_integer()) return std::to_string(value.as_integer());
-  if (value.is_number()) return detail::toml_text(value.as_number());
-  if (value.is_string()) return detail::toml_text(value.as_string());
-  std::vector<std::string> items;
-  if (value.is_array())
-    for (const Value& item : value.as_array()) items.push_back(toml_of(item));
-  return fmt::format("[{}]", fmt::join(items, ", "));
-}
-
-/// "reverse_text" for "primeintellect/reverse-text" and "reverse-text-v1".
-std::string environment_name(std::string id) {
-  if (const size_t slash = id.rfind('/'); slash != std::string::npos) id.erase(0, slash + 1);
-  if (const size_t version = id.find('@'); version != std::string::npos) id.erase(version);
-  std::ranges::replace(id, '-', '_');
-  const size_t tail = id.rfind("_v");
-  const bool is_version =
-      tail != std::string::npos && tail + 2 < id.size() &&
-      std::ranges::all_of(id.substr(tail + 2), [](char c) { return c >= '0' && c <= '9'; });
-  return is_version ? id.substr(0, tail) : id;
-}
-
-/// A graph's name: it becomes part of a folder's name.
-std::string file_name(std::string_view text) {
-  std::string name;
-  for (const char c : text.substr(0, 64)) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                          (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-    name += is_plain ? c : '-';
-  }
-  if (!name.empty() && name[0] == '.') name[0] = '-';
-  return name;
-}
+constexpr std::string_view kStandIn = "copy";   // the environment in place of an unknown one
+constexpr int64_t kBlockTokens = 16;            // the engine's block_size
+constexpr int64_t kFullSequences = 16;          // of seq_len, that the KV cache has space for
+constexpr int64_t kSeqLenDefault = 2048;        // of prime-rl and of a tenant
+constexpr int64_t kMicroBatchTokens = 16384;    // below 8,192, launches last longer than GEMMs
+constexpr int64_t kReplicasMax = 64;            // engines of one machine
+constexpr int64_t kGibberishDefault = 100'000;  // of prime-rl's token_id_threshold
+constexpr int64_t kWindowDefault = 3000;        // of its window of repetition
 
 class Importer {
  public:
@@ -93,9 +33,9 @@ class Importer {
       : options_(options), diagnostics_(diagnostics) {}
 
   PrimeRlImport run(const Table& root) {
-    std::vector<Leaf> leaves;
-    collect(root, "", leaves);
+    const std::vector<Leaf> leaves = leaves_of(root);
     note_filters(leaves);
+    count_environments(leaves);
     for (const Leaf& leaf : leaves) judge(leaf);
     if (!diagnostics_.has_errors()) result_.graph = write();
     return std::move(result_);
@@ -110,9 +50,6 @@ class Importer {
     const std::string key = own_spelling(leaf.key);
     const KeyRule* rule = find_key_rule(key);
     const bool is_exact = rule != nullptr && !rule->key.ends_with(".*");
-    if (key.starts_with("orchestrator.train.env[") && !key.starts_with(kFirstEnvironment))
-      return add(leaf, KeyFate::kNotSupported,
-                 "a tenant has one environment: write a [tenant.x] for each");
     if (rule == nullptr || (!is_exact && rule->fate == KeyFate::kNotSupported)) {
       std::string reason(rule == nullptr ? "not a key of prime-rl that is known here" : rule->text);
       if (const std::string near = nearest_key(key); !near.empty())
@@ -126,12 +63,22 @@ class Importer {
                          type_text(rule->type), leaf.value->kind());
       return;
     }
-    if (rule->key.starts_with("orchestrator.filters[]")) return judge_filter(leaf);
+    if (rule->text == "tenant.main.filters" ||
+        (key.starts_with("orchestrator.filters[") && counting_filters_.contains(item_of(leaf.key))))
+      return judge_filter(leaf, key);
+    if (rule->text == "tenant.main.environments" && environments_.size() < 2)
+      return add(leaf, KeyFate::kNotNeeded, "a tenant with one environment needs none");
+    if (key.ends_with("].group_size") && !key.starts_with(kFirstEnvironment))
+      return add(leaf, KeyFate::kNotSupported, "the groups of a tenant have one size");
     if (rule->fate == KeyFate::kNotSupported && !rule->off.empty() &&
         toml_of(*leaf.value) == rule->off)
       return add(leaf, KeyFate::kNotNeeded, "the value that this program has");
     if (rule->fate != KeyFate::kTaken) return add(leaf, rule->fate, std::string(rule->text));
     use_value(leaf, key, *rule);
+  }
+
+  static bool is_default_loss(const Value& type) {
+    return type.as_string() == "default" || type.as_string() == "dppo";
   }
 
   static std::string item_of(const std::string& key) { return key.substr(0, key.find(']') + 1); }
@@ -146,15 +93,37 @@ class Importer {
     }
   }
 
-  void judge_filter(const Leaf& leaf) {
+  void judge_filter(const Leaf& leaf, const std::string& key) {
     const std::string item = item_of(leaf.key);
-    if (filter_types_[item] == "zero_advantage") {
+    const std::string& type = filter_types_[item];
+    if (type == "zero_advantage") {
       if (leaf.value->is_bool()) values_["orchestrator.filters"] = leaf.value;
       return add(leaf, KeyFate::kTaken, "tenant.main.filters.zero_advantage");
     }
     if (counting_filters_.contains(item))
       return add(leaf, KeyFate::kNotNeeded, "a filter that only counts");
-    add(leaf, KeyFate::kNotSupported, "of filters only zero_advantage is imported");
+    // prime-rl drops ids above its threshold, and a row as long as its window.
+    const bool is_gibberish = type == "gibberish";
+    if (!is_gibberish && type != "repetition")
+      return add(leaf, KeyFate::kNotSupported,
+                 "filters are zero_advantage, repetition, gibberish and truncated");
+    int64_t& number = is_gibberish ? gibberish_from_ : repetition_max_;
+    if (number == 0) number = is_gibberish ? kGibberishDefault + 1 : kWindowDefault - 1;
+    if (leaf.value->is_integer() && key.ends_with(is_gibberish ? "token_id_threshold" : "window"))
+      number = std::max<int64_t>(1, leaf.value->as_integer() + (is_gibberish ? 1 : -1));
+    add(leaf, KeyFate::kTaken,
+        fmt::format("tenant.main.filters.{}", is_gibberish ? "gibberish_from" : "repetition_max"));
+  }
+
+  /// The items of `env`, in their order, with the names that they have.
+  void count_environments(const std::vector<Leaf>& leaves) {
+    for (const Leaf& leaf : leaves) {
+      const std::string key = own_spelling(leaf.key);
+      if (!key.starts_with("orchestrator.train.env[")) continue;
+      const std::string item = item_of(key);
+      if (std::ranges::find(environments_, item) == environments_.end())
+        environments_.push_back(item);
+    }
   }
 
   void use_value(const Leaf& leaf, const std::string& key, const KeyRule& rule) {
@@ -165,6 +134,11 @@ class Importer {
         return add(leaf, KeyFate::kNotSupported, "engine and learner have one model");
     } else if (rule.text == "tenant.main.environment") {
       return use_environment(leaf);
+    } else if (key == "trainer.loss.type" && !is_default_loss(*leaf.value) &&
+               leaf.value->as_string() != "ipo") {
+      return add(leaf, KeyFate::kNotSupported,
+                 "prime-rl's losses here are dppo (its default) and ipo; write others into a "
+                 "plugin");
     } else if (key == "deployment.num_train_gpus" && leaf.value->as_integer() > 1) {
       return add(leaf, KeyFate::kNotSupported, "a learner computes on one device, cuda:0");
     } else if (key == "inference.parallel.dp" && values_.contains("deployment.num_infer_gpus")) {
@@ -201,13 +175,16 @@ class Importer {
   void use_environment(const Leaf& leaf) {
     const std::string id = leaf.value->as_string();
     const std::string name = environment_name(id);
+    const std::string item = item_of(own_spelling(leaf.key));
+    own_names_[item] = name;
     const bool is_known =
         std::ranges::find(options_.environments, name) != options_.environments.end();
     if (options_.environment.empty() && is_known) {
-      environment_ = name;
+      names_[item] = environment_ = name;
       return add(leaf, KeyFate::kTaken, "tenant.main.environment");
     }
     environment_ = options_.environment.empty() ? std::string(kStandIn) : options_.environment;
+    names_[item] = environment_;
     replaced_environment_ = id;
     result_.notes.push_back(fmt::format(
         "environment '{}' of prime-rl is not in this program: the graph has '{}' in its "
@@ -243,10 +220,13 @@ class Importer {
 
   void write_tenant() {
     constexpr std::string_view kTenant = "tenant.main";
-    graph_.set(kTenant, "environment", fmt::format("{{ name = \"{}\" }}", environment()),
-               replaced_environment_.empty()
-                   ? ""
-                   : fmt::format("in place of prime-rl's '{}'", replaced_environment_));
+    if (environments_.size() > 1)
+      write_environments(kTenant);
+    else
+      graph_.set(kTenant, "environment", fmt::format("{{ name = \"{}\" }}", environment()),
+                 replaced_environment_.empty()
+                     ? ""
+                     : fmt::format("in place of prime-rl's '{}'", replaced_environment_));
     copy("orchestrator.group_size", kTenant, "group_size");
     if (const Value* own = find(std::string(kFirstEnvironment) + "group_size"))
       note_change("orchestrator.group_size", toml_of(*own), "the environment states its own");
@@ -260,12 +240,53 @@ class Importer {
     copy("ckpt.interval", kTenant, "checkpoint_every");
     copy("ckpt.keep_last", kTenant, "keep_last");
     write_keep_every(kTenant);
-    for (const char* key : {"timeout", "timeout.rollout"})
-      if (const Value* timeout = find(std::string(kFirstEnvironment) + key))
-        graph_.set(kTenant, "rollout_timeout", fmt::format("\"{}s\"", timeout->as_number()));
+    if (const std::string timeout = timeout_of("orchestrator.train.env[0]");
+        !timeout.empty() && environments_.size() < 2)
+      graph_.set(kTenant, "rollout_timeout", detail::toml_text(timeout));
     write_sampling(kTenant);
     copy("orchestrator.filters", kTenant, "filters.zero_advantage");
+    if (gibberish_from_ > 0)
+      graph_.set(kTenant, "filters.gibberish_from", std::to_string(gibberish_from_));
+    if (repetition_max_ > 0)
+      graph_.set(kTenant, "filters.repetition_max", std::to_string(repetition_max_));
     write_adapter(kTenant);
+  }
+
+  std::string timeout_of(const std::string& item) const {
+    for (const char* key : {".timeout.rollout", ".timeout"})
+      if (const Value* timeout = find(item + key)) return fmt::format("{}s", timeout->as_number());
+    return {};
+  }
+
+  void write_environments(std::string_view tenant) {
+    std::vector<ImportedEnvironment> all;
+    std::vector<double> ratios;
+    for (const std::string& item : environments_) {
+      ImportedEnvironment& each = all.emplace_back();
+      const Value* name = find(item + ".name");
+      each.environment = names_.contains(item) ? names_[item] : environment();
+      each.name = name != nullptr ? file_name(name->as_string()) : own_names_[item];
+      if (each.name.empty()) each.name = fmt::format("environment_{}", all.size());
+      each.timeout = timeout_of(item);
+      for (const auto& [key, option] : {std::pair{"temperature", "temperature"},
+                                        std::pair{"max_completion_tokens", "max_tokens"}})
+        if (const Value* value = find(fmt::format("{}.sampling.{}", item, key)))
+          each.sampling +=
+              fmt::format("{}{} = {}", each.sampling.empty() ? "" : ", ", option, toml_of(*value));
+      const Value* ratio = find(item + ".ratio");
+      ratios.push_back(ratio != nullptr && ratio->as_number() > 0 ? ratio->as_number() : 0);
+    }
+    bool is_exact = true;
+    std::vector<int64_t> weights(all.size(), 1);
+    if (std::ranges::find(ratios, 0.0) == ratios.end())
+      weights = weights_of_ratios(ratios, is_exact);
+    else
+      result_.notes.push_back(
+          "an environment has no 'ratio': prime-rl then draws by the sizes of "
+          "data sets, the graph draws all alike");
+    if (!is_exact)
+      result_.notes.push_back("the ratios of environments are rounded: weights are from 1 to 1000");
+    graph_.set(tenant, "environments", environments_text(all, weights));
   }
 
   /// prime-rl counts steps, the graph counts checkpoints.
@@ -285,6 +306,7 @@ class Importer {
   void write_sampling(std::string_view tenant) {
     for (const std::string& prefix :
          {std::string("orchestrator.train."), std::string(kFirstEnvironment)}) {
+      if (prefix == kFirstEnvironment && environments_.size() > 1) continue;
       for (const char* option : {"temperature", "top_p", "min_p"})
         copy(prefix + "sampling." + option, tenant, fmt::format("sampling.{}", option));
       // -1 is prime-rl's word for all tokens.
@@ -353,6 +375,8 @@ class Importer {
         {"trainer.scheduler.warmup_steps", "schedule.warmup_steps"},
         {"trainer.scheduler.decay_steps", "schedule.decay_steps"},
         {"trainer.scheduler.min_lr", "schedule.min_lr"}};
+    if (const Value* loss = find("trainer.loss.type"); loss != nullptr && !is_default_loss(*loss))
+      graph_.set(kLearner, "loss.kind", toml_of(*loss));
     for (const auto& [key, option] : options) copy(key, kLearner, option);
   }
 
@@ -448,6 +472,10 @@ class Importer {
   std::set<std::string> of_part_;                    // keys that one part of the file states
   std::map<std::string, std::string> filter_types_;  // by item, "orchestrator.filters[0]"
   std::set<std::string> counting_filters_;           // items that are not enforced
+  std::vector<std::string> environments_;            // items of `env`, "orchestrator.train.env[0]"
+  std::map<std::string, std::string> names_;         // of environments of this program, by item
+  std::map<std::string, std::string> own_names_;     // as prime-rl calls them, by item
+  int64_t gibberish_from_ = 0, repetition_max_ = 0;
   std::string environment_, replaced_environment_;
   bool has_max_tokens_ = false;
 };

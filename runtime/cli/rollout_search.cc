@@ -24,7 +24,10 @@ double reward_of(const Json& line) {
   return value != nullptr && value->is_number() ? value->as_double() : 0;
 }
 
-bool is_wanted(const Json& line, const RolloutQuery& query) {
+bool is_wanted(const Json& line, const RolloutQuery& query, bool has_environments) {
+  if (has_environments && !query.environment.empty() &&
+      text_of(line, "environment") != query.environment)
+    return false;
   if (query.end != "any" && text_of(line, "end") != query.end) return false;
   if (!query.steps) return true;
   const auto step = line.get_int("step");
@@ -55,7 +58,9 @@ class Best {
 };
 
 /// Reads one file newest first: the whole file for the best, otherwise until there are enough.
-Status search(const fs::path& file, const RolloutQuery& query, Best& best, FoundRollouts& found) {
+/// `has_environments`: its lines name one of several.
+Status search(const fs::path& file, const RolloutQuery& query, bool has_environments, Best& best,
+              FoundRollouts& found) {
   ASSIGN_OR_RETURN(LineReader lines, LineReader::open(file, LineReader::Order::kNewestFirst));
   const bool takes_newest = query.order == RolloutOrder::kNewest;
   std::vector<Json> newest;
@@ -69,7 +74,7 @@ Status search(const fs::path& file, const RolloutQuery& query, Best& best, Found
       continue;
     }
     ++found.ends[text_of(*line, "end")];
-    if (!is_wanted(*line, query)) continue;
+    if (!is_wanted(*line, query, has_environments)) continue;
     if (takes_newest)
       newest.push_back(std::move(line).value());
     else
@@ -94,6 +99,7 @@ Status check_names(const std::vector<RunTenant>& tenants, const RolloutQuery& qu
   for (const RunTenant& tenant : tenants) {
     names.push_back(tenant.name);
     if (!tenant.environment.empty()) environments.push_back(tenant.environment);
+    environments.insert(environments.end(), tenant.environments.begin(), tenant.environments.end());
   }
   const auto lacks = [](const std::vector<std::string>& all, const std::string& name) {
     return !name.empty() && std::find(all.begin(), all.end(), name) == all.end();
@@ -121,6 +127,12 @@ Result<std::vector<RunTenant>> tenants_of_run(const fs::path& folder) {
     RunTenant& tenant = tenants.emplace_back();
     tenant.name = entry.key;
     if (!entry.value.is_table()) continue;
+    if (const Entry* mix = entry.value.as_table().find("environments");
+        mix != nullptr && mix->value.is_array())
+      for (const Value& item : mix->value.as_array())
+        if (const Entry* name = item.is_table() ? item.as_table().find("name") : nullptr;
+            name != nullptr && name->value.is_string())
+          tenant.environments.push_back(name->value.as_string());
     const Entry* environment = entry.value.as_table().find("environment");
     if (environment == nullptr || !environment->value.is_table()) continue;
     const Entry* name = environment->value.as_table().find("name");
@@ -137,12 +149,15 @@ Result<FoundRollouts> find_rollouts(const fs::path& folder, const std::vector<Ru
   size_t num_files = 0;
   for (const RunTenant& tenant : tenants) {
     if (!query.tenant.empty() && tenant.name != query.tenant) continue;
-    if (!query.environment.empty() && tenant.environment != query.environment) continue;
+    const bool has_environment =
+        query.environment.empty() || tenant.environment == query.environment ||
+        std::ranges::find(tenant.environments, query.environment) != tenant.environments.end();
+    if (!has_environment) continue;
     const fs::path file = folder / rollouts_file_name(tenant.name, tenants.size());
     std::error_code fault;
     if (!fs::exists(file, fault)) continue;
     ++num_files;
-    RETURN_IF_ERROR(search(file, query, best, found));
+    RETURN_IF_ERROR(search(file, query, !tenant.environments.empty(), best, found));
   }
   if (num_files == 0)
     return error(Code::kNotFound, "the run in '{}' has no rollouts", folder.string())

@@ -35,7 +35,8 @@ struct FoundRollouts {
 /// A tenant of a run, as its graph file names it.
 struct RunTenant {
   std::string name;
-  std::string environment;  // "" without one
+  std::string environment;                // "" without one, or with several
+  std::vector<std::string> environments;  // the names of several
 };
 
 /// From graph.resolved.toml, without plugins.

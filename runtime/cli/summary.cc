@@ -47,16 +47,19 @@ std::string reason_of_end(const Tenant& tenant, int64_t step) {
   return step < tenant.max_steps ? "" : fmt::format("max_steps = {}", tenant.max_steps);
 }
 
-/// For example "eval of version 20: avg@4 0.512, pass@4 0.75 (100 rows)".
+/// For example "eval of version 20: avg@4 0.512, pass@4 0.75 (100 rows)". One environment of
+/// several is named.
 std::string evaluation_text(const StepFacts& evaluation, const Tenant& tenant) {
-  const std::string prefix = fmt::format("eval/{}/", tenant.environment.name);
+  const std::string prefix = fmt::format("eval/{}/", tenant.environment_label());
   std::string text;
   for (const auto& [name, value] : evaluation.values) {
+    if (!name.starts_with(prefix)) continue;
     const std::string_view rest = std::string_view(name).substr(prefix.size());
     if (!rest.starts_with("avg@") && !rest.starts_with("pass@")) continue;
     text += fmt::format("{}{} {:.3f}", text.empty() ? "" : ", ", rest, value);
   }
-  return fmt::format("  eval of version {}: {} ({:.0f} rows)\n", evaluation.step,
+  return fmt::format("  eval of version {}{}: {} ({:.0f} rows)\n", evaluation.step,
+                     tenant.label.empty() ? "" : fmt::format(", {}", tenant.label),
                      text.empty() ? "no result" : text, evaluation.get(prefix + "rows"));
 }
 
@@ -77,7 +80,8 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
                       num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
   text += end_line;
   if (const StepFacts* evaluation = metrics.newest_evaluation(tenant.name))
-    text += evaluation_text(*evaluation, tenant);
+    for (size_t i = 0; i < tenant.num_environments(); ++i)
+      text += evaluation_text(*evaluation, tenant.in_environment(i));
   CurveStyle style;
   style.utf8 = terminal.utf8;
   style.width = std::clamp(terminal.columns - 16, 20, 72);

@@ -40,6 +40,8 @@ std::string fault_of(const OptionField& field) {
   if (!is_lower_snake(field.name)) return "has no lower_snake name";
   if (field.type == OptionType::kTable)
     return field.table != nullptr && field.nested ? "" : "is a table without options";
+  if (field.type == OptionType::kTableList)
+    return field.table != nullptr && field.items && field.print ? "" : "is a list without options";
   return field.print && field.assign ? "" : "can be neither read nor written";
 }
 

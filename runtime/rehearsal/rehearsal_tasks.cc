@@ -34,7 +34,7 @@ std::string fault_of_prompt(const std::string& prompt, const Tokenizer& tokenize
 Diagnostic& report(CheckedGraph& checked, const Tenant& tenant, std::string_view fault) {
   return checked.diagnostics.error("G086", checked.tables.at("tenant." + tenant.name),
                                    "no task of environment '{}' fits tenant '{}': {}",
-                                   tenant.environment.name, tenant.name, fault);
+                                   tenant.environment_label(), tenant.name, fault);
 }
 
 void check_turns(CheckedGraph& checked, const Tenant& tenant, const SampleTasks& tasks) {
@@ -96,8 +96,8 @@ bool has_template_for(CheckedGraph& checked, const Tenant& tenant, const Tokeniz
 bool can_read_tools(CheckedGraph& checked, const Tenant& tenant, const Tokenizer& tokenizer) {
   return has_template_for(
       checked, tenant, tokenizer, "environment.name",
-      fmt::format("environment '{}' of tenant '{}' gives the policy tools", tenant.environment.name,
-                  tenant.name),
+      fmt::format("environment '{}' of tenant '{}' gives the policy tools",
+                  tenant.environment_label(), tenant.name),
       "choose a chat model whose template knows tools, or an environment without");
 }
 
@@ -244,7 +244,9 @@ void check_tasks(CheckedGraph& checked) {
   if (tokenizer != nullptr) check_data_nodes(checked, *tokenizer);
   if (!takes_tasks(plan)) return;
   check_judges(checked);
-  for (const Tenant& tenant : plan.tenants) check_environment(checked, tenant, tokenizer.get());
+  for (const Tenant& tenant : plan.tenants)
+    for (size_t i = 0; i < tenant.num_environments(); ++i)
+      check_environment(checked, tenant.in_environment(i), tokenizer.get());
 }
 
 }  // namespace primerl

@@ -43,10 +43,12 @@ Status show_task(const EnvironmentTask& task, const Tenant& tenant, const Tokeni
   return ok();
 }
 
-Status show_environment(const Plan& plan, const Tenant& tenant, const Tokenizer& tokenizer,
+/// The first environment of a tenant that has several.
+Status show_environment(const Plan& plan, const Tenant& of_all, const Tokenizer& tokenizer,
                         ShownPrompt& shown) {
+  const Tenant& tenant = of_all.in_environment(0);
   const EnvironmentContract* contract = tenant.environment.contract;
-  shown.source = fmt::format("task 0 of environment '{}'", tenant.environment.name);
+  shown.source = fmt::format("task 0 of environment '{}'", tenant.environment_label());
   if (contract == nullptr || !contract->make)
     return error(Code::kInvalid, "the tenant has no environment");
   if (contract->outside)

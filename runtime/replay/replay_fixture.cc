@@ -128,9 +128,14 @@ class GraphFiles {
       RETURN_IF_ERROR(
           copy_files(node.contract->options, node.options.get(), node.name, is_played(node)));
     for (const Tenant& tenant : plan_.tenants) {
-      if (const auto& chosen = tenant.environment; chosen.contract != nullptr)
+      for (size_t i = 0; i < tenant.num_environments(); ++i) {
+        const TenantEnvironment& chosen = tenant.in_environment(i).environment;
+        if (chosen.contract == nullptr) continue;
+        const std::string name =
+            tenant.mix.empty() ? "environment" : fmt::format("environments.{}", i);
         RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),
-                                   tenant.name + ".environment", true));
+                                   fmt::format("{}.{}", tenant.name, name), true));
+      }
       for (const TenantReward& chosen : tenant.rewards)
         if (chosen.contract != nullptr)
           RETURN_IF_ERROR(copy_files(chosen.contract->options, chosen.options.get(),

@@ -71,7 +71,7 @@ std::string messages_in_line(const std::vector<ChatMessage>& asked,
   group.messages = asked;
   group.members.resize(1);
   group.members[0].said = said;
-  const auto line = parse_json(rollout_line("main", group, 0, {}, false), "line");
+  const auto line = parse_json(rollout_line("main", "", group, 0, {}, false), "line");
   const Json* messages = line->find("messages");
   return messages == nullptr ? "" : messages->dump();
 }

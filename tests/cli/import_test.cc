@@ -268,7 +268,47 @@ TEST(PrimeRl, DividesFiltersByTypeAndEffect) {
   const std::string filters = "orchestrator.post_batch_filters";
   EXPECT_THAT(fate_of(import, filters + "[0].enforce"), HasSubstr("taken"));
   EXPECT_THAT(fate_of(import, filters + "[1].type"), HasSubstr("not needed"));
-  EXPECT_THAT(fate_of(import, filters + "[2].enforce"), HasSubstr("not supported"));
+  EXPECT_THAT(fate_of(import, filters + "[2].enforce"), HasSubstr("taken"));
+  const auto numbers = import_text(
+      "[[orchestrator.pre_batch_filters]]\ntype = \"gibberish\"\nenforce = true\n"
+      "token_id_threshold = 500\nlogprob_offset = 3.0\n"
+      "[[orchestrator.pre_batch_filters]]\ntype = \"repetition\"\nenforce = true\n"
+      "[[orchestrator.pre_batch_filters]]\ntype = \"new\"\nenforce = true\n");
+  EXPECT_THAT(numbers.graph,
+              HasSubstr("filters = { gibberish_from = 501, repetition_max = 2999 }"));
+  EXPECT_THAT(fate_of(numbers, "orchestrator.pre_batch_filters[0].logprob_offset"),
+              HasSubstr("not supported: gibberish_from compares"));
+  EXPECT_THAT(fate_of(numbers, "orchestrator.pre_batch_filters[2].type"),
+              HasSubstr("not supported: filters are zero_advantage"));
+}
+
+TEST(PrimeRl, MakesSeveralEnvironmentsOfOneTenant) {
+  const auto import = import_text(
+      "[[orchestrator.train.env]]\nid = \"reverse-text\"\nratio = 0.7\n"
+      "sampling = { max_tokens = 9 }\n"
+      "[[orchestrator.train.env]]\nid = \"x/sums\"\nname = \"my sums\"\nratio = 0.3\n"
+      "timeout = 20\ngroup_size = 4\n");
+  EXPECT_THAT(import.graph,
+              HasSubstr("environments = [\n"
+                        "  { name = \"reverse_text\", weight = 7, environment = { name = "
+                        "\"reverse_text\" }, sampling = { max_tokens = 9 } },\n"
+                        "  { name = \"my-sums\", weight = 3, environment = { name = \"copy\" }, "
+                        "rollout_timeout = \"20s\" },\n]"));
+  EXPECT_THAT(fate_of(import, "orchestrator.train.env[1].ratio"), HasSubstr("taken"));
+  EXPECT_THAT(fate_of(import, "orchestrator.train.env[1].group_size"),
+              HasSubstr("not supported: the groups of a tenant have one size"));
+  EXPECT_THAT(import_text("[[orchestrator.train.env]]\nid = \"a\"\n"
+                          "[[orchestrator.train.env]]\nid = \"b\"\n")
+                  .notes,
+              testing::Contains(HasSubstr("an environment has no 'ratio'")));
+}
+
+TEST(PrimeRl, NamesTheLossesThatItKnows) {
+  EXPECT_THAT(import_text("[trainer.loss]\ntype = \"ipo\"\n").graph,
+              HasSubstr("loss = { kind = \"ipo\" }"));
+  EXPECT_THAT(import_text("[trainer.loss]\ntype = \"default\"\n").graph, Not(HasSubstr("loss =")));
+  EXPECT_THAT(fate_of(import_text("[trainer.loss]\ntype = \"custom\"\n"), "trainer.loss.type"),
+              HasSubstr("not supported: "));
 }
 
 TEST(PrimeRl, DoesNotNeedAKeyThatIsOff) {

@@ -56,6 +56,9 @@ EnvironmentContract dataset_environment() {
   contract.rows = [](const void* options) {
     return dataset_rows(*static_cast<const DatasetOptions*>(options));
   };
+  contract.check_field = [](const void* options, const std::string& field) {
+    return check_dataset_field(*static_cast<const DatasetOptions*>(options), field);
+  };
   return contract;
 }
 

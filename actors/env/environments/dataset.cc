@@ -1,6 +1,8 @@
 #include "actors/env/environments/dataset.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <numeric>
 
 #include "actors/common/text.h"
@@ -20,6 +22,7 @@ struct DataFile {
   std::vector<uint32_t> evaluated;  // of the rows in the holdout; all rows if there is none
   int64_t weight = 1;
   int64_t first_slot = 0;  // of a cycle: the weights of the files before it
+  uint64_t first_row = 0;  // rows of training of the files before it
 };
 
 /// The text of a field. Numbers and booleans are written as JSON writes them.
@@ -42,10 +45,48 @@ class Dataset final : public Environment, public RowTasks {
  public:
   Dataset(DatasetOptions options, std::vector<DataFile> files)
       : options_(std::move(options)), files_(std::move(files)) {
-    for (DataFile& file : files_) file.first_slot = std::exchange(cycle_, cycle_ + file.weight);
+    uint64_t num_rows = 0;
+    for (DataFile& file : files_) {
+      file.first_slot = std::exchange(cycle_, cycle_ + file.weight);
+      file.first_row = std::exchange(num_rows, num_rows + file.chosen.size());
+    }
   }
 
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream) override {
+    const auto [file, index] = chosen_at(ordinal);
+    return task_of(*file, file->chosen[index]);
+  }
+
+  uint64_t row_of(uint64_t ordinal) const override {
+    const auto [file, index] = chosen_at(ordinal);
+    return file->first_row + index;
+  }
+
+  Result<double> number_of_row(uint64_t row, const std::string& field) const override {
+    for (const DataFile& file : files_) {
+      if (row >= file.first_row + file.chosen.size()) continue;
+      const size_t index = file.chosen[row - file.first_row];
+      ASSIGN_OR_RETURN(const Json json, file.rows.row(index));
+      const Json* const value = json.find(field);
+      if (value == nullptr)
+        return file.rows.fault(index, "", fmt::format("the row has no '{}'", field));
+      if (value->is_number()) return value->as_double();
+      // Every value of CSV is a text.
+      double number = 0;
+      if (value->is_string()) {
+        const std::string& text = value->as_string();
+        const char* const end = text.data() + text.size();
+        const auto read = std::from_chars(text.data(), end, number);
+        if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) return number;
+      }
+      return file.rows.fault(index, field,
+                             fmt::format("'{}' is {}, not a number", field, value->dump()));
+    }
+    return error(Code::kInvalid, "the data set has no row {}", row);
+  }
+
+  /// The row of an ordinal of training: its file, and its index in `chosen`.
+  std::pair<const DataFile*, uint64_t> chosen_at(uint64_t ordinal) const {
     const auto seed = static_cast<uint64_t>(options_.seed);
     const auto cycle = static_cast<uint64_t>(cycle_);
     const auto slot = static_cast<int64_t>(shuffled_index(ordinal, cycle, mix(seed, 1)));
@@ -56,8 +97,7 @@ class Dataset final : public Environment, public RowTasks {
                         static_cast<uint64_t>(slot - file->first_slot);
     const uint64_t count = file->chosen.size();
     const auto key = mix(seed, 2 + static_cast<uint64_t>(file->first_slot));
-    const uint64_t index = options_.shuffle ? shuffled_index(number, count, key) : number % count;
-    return task_of(*file, file->chosen[index]);
+    return {&*file, options_.shuffle ? shuffled_index(number, count, key) : number % count};
   }
 
   /// The files' rows one after the other, in the order of each file.
@@ -293,6 +333,13 @@ Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options)
   ASSIGN_OR_RETURN(auto made, read_dataset(options));
   RETURN_IF_ERROR(made->check_rows());
   return std::unique_ptr<Environment>(std::move(made));
+}
+
+Status check_dataset_field(const DatasetOptions& options, const std::string& field) {
+  ASSIGN_OR_RETURN(const auto made, read_dataset(options));
+  const auto num_rows = static_cast<uint64_t>(made->rows().num_training);
+  for (uint64_t row = 0; row < num_rows; ++row) RETURN_IF_ERROR(made->number_of_row(row, field));
+  return ok();
 }
 
 Result<EnvironmentContract::Rows> dataset_rows(const DatasetOptions& options) {

@@ -50,6 +50,8 @@ OptionSet dataset_options();
 /// Reads all rows.
 Result<std::unique_ptr<Environment>> make_dataset(const DatasetOptions& options);
 /// Counts the rows; parses none.
+/// The first row of training whose field is not a number is an error.
+Status check_dataset_field(const DatasetOptions& options, const std::string& field);
 Result<EnvironmentContract::Rows> dataset_rows(const DatasetOptions& options);
 
 }  // namespace primerl
