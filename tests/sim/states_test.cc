@@ -30,6 +30,7 @@ constexpr uint64_t kOutsideMade = 24;  // the same for worlds that ask outside
 constexpr uint64_t kEvaluationsMade = 24;  // the same for worlds that measure their policy
 constexpr uint64_t kClientsMade = 24;      // the same for worlds with a gateway or judges
 constexpr uint64_t kTeachersMade = 15;     // the same for worlds with a teacher
+constexpr uint64_t kMixesMade = 12;        // the same for worlds with several environments
 constexpr uint64_t kWorldsSearched = 600;  // worlds searched for moments
 constexpr uint64_t kLooksMax = 1500;       // looks at one of those worlds
 
@@ -245,12 +246,13 @@ std::vector<std::string> broken_moments(uint64_t world, const std::vector<Moment
 }
 
 /// The first worlds, the first of those that take time to write checkpoints, of those that ask
-/// outside, of those that measure their policy, of those with clients or judges, and of those with
-/// a teacher.
+/// outside, of those that measure their policy, of those with clients or judges, of those with a
+/// teacher, and of those with several environments.
 std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t num_outside,
-                             uint64_t num_evaluations, uint64_t num_clients,
-                             uint64_t num_teachers) {
+                             uint64_t num_evaluations, uint64_t num_clients, uint64_t num_teachers,
+                             uint64_t num_mixes) {
   std::vector<uint64_t> all;
+  for (uint64_t i = 0; i < num_mixes; ++i) all.push_back(kMixWorlds + i);
   for (uint64_t i = 0; i < num_teachers; ++i) all.push_back(kTeacherWorlds + i);
   for (uint64_t i = 0; i < num_clients; ++i) all.push_back(kClientWorlds + i);
   for (uint64_t i = 0; i < num_evaluations; ++i) all.push_back(kEvaluationWorlds + i);
@@ -263,7 +265,7 @@ std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t 
 TEST(States, AWorldGivesTheSameMarksEachTime) {
   for (const uint64_t world :
        worlds(2 * kWorldKinds, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade,
-              kTeachersMade)) {
+              kTeachersMade, kMixesMade)) {
     const WorldRun once = run_world(world);
     ASSERT_EQ(once.fault, "") << describe_world(world);
     EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
@@ -275,7 +277,7 @@ TEST(States, AWorldGivesTheSameMarksEachTime) {
 TEST(States, AnActorRestoredAtAnyMomentContinuesUnchanged) {
   for (const uint64_t world :
        worlds(kWorldsMade, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade,
-              kTeachersMade)) {
+              kTeachersMade, kMixesMade)) {
     const WorldRun plain = run_world(world);
     ASSERT_EQ(plain.fault, "") << describe_world(world);
     RandomStream random(mix(world, 12));
@@ -318,7 +320,7 @@ TEST(States, EveryFieldHasAMomentAtWhichItMatters) {
     }
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
   const uint64_t num_worlds = few == nullptr ? kWorldsSearched : std::strtoull(few, nullptr, 10);
-  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds,
+  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds,
                                num_worlds, num_worlds);
   for (size_t i = 0; updates && i < searched.size() && !missing.empty(); ++i) {
     const uint64_t world = searched[i];

@@ -186,7 +186,7 @@ class SeenOutside final : public Outside {
 }  // namespace
 
 void add_clients(WorldSpec& spec) {
-  if (spec.number < kClientWorlds || spec.has_teacher) return;
+  if (spec.number < kClientWorlds || spec.number >= kTeacherWorlds) return;
   RandomStream random(mix(spec.number, stable_hash("clients")));
   // Nodes of a judge are implied only in a graph without edges: that of one tenant.
   if (one_in(random, 2) && spec.kind != WorldKind::kTwoTenants)

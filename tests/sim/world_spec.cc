@@ -47,6 +47,7 @@ bool has_deaths(WorldKind kind) {
 }
 
 bool has_evaluations(uint64_t number) {
+  if (number >= kMixWorlds) return number % 2 == 1;
   return number >= kEvaluationWorlds && number < kClientWorlds;
 }
 bool is_outside(uint64_t number) {
@@ -60,7 +61,7 @@ WorldKind kind_of(uint64_t number) {
   constexpr WorldKind kOfOneTenant[] = {WorldKind::kOneTenant, WorldKind::kEnvironmentDies,
                                         WorldKind::kRouterDies, WorldKind::kEnginesDie,
                                         WorldKind::kResumed};
-  if (number >= kTeacherWorlds) return kOfOneTenant[number % std::size(kOfOneTenant)];
+  if (number >= kTeacherWorlds && number < kMixWorlds) return kOfOneTenant[number % std::size(kOfOneTenant)];
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
@@ -87,7 +88,7 @@ WorldSpec spec_of(uint64_t number) {
   WorldSpec spec;
   spec.number = number;
   spec.kind = kind_of(number);
-  spec.has_teacher = number >= kTeacherWorlds;
+  spec.has_teacher = number >= kTeacherWorlds && number < kMixWorlds;
   add_outside_faults(spec);
   add_clients(spec);
   RandomStream random(mix(number, stable_hash("world")));
@@ -131,6 +132,26 @@ std::string evaluation_line(const WorldSpec& spec, const std::string& tenant) {
   return line + fmt::format(", pass_reward = 0.{} }}\n", 1 + random.below(9));
 }
 
+/// With random numbers of its own, so that the other worlds do not change.
+std::string environment_lines(const WorldSpec& spec, const std::string& tenant) {
+  if (spec.number < kMixWorlds) return "environment = { name = \"copy\" }\n";
+  RandomStream random(mix(spec.number, stable_hash(tenant, 3)));
+  const std::string stages =
+      one_of(random, 2)
+          ? fmt::format(", stages = [{{ most = 2.0, reward = 0.{}, groups = 2 }}, {{}}]",
+                        1 + random.below(5))
+          : "";
+  return fmt::format(
+      "environments = [{{ name = \"a\", weight = {}, environment = {{ name = \"copy\" }}, "
+      "curriculum = {{ rows = {}, easy_threshold = 0.{}, hard_threshold = 0.3, unseen_weight = "
+      "0.5, "
+      "pools = [{{ threshold = 0.4, weight = 1.0 }}]{} }} }}, "
+      "{{ name = \"b\", weight = {}, environment = {{ name = \"copy\" }}, turns_max = {}, "
+      "filters = {{ truncated = {} }} }}]\n",
+      1 + random.below(3), 3 + random.below(5), 5 + random.below(3), stages, 1 + random.below(3),
+      1 + random.below(3), one_of(random, 2));
+}
+
 /// The lines of a tenant's table and of everything that belongs to it.
 std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomStream& random) {
   const bool is_long = spec.kind == WorldKind::kLong, is_crowd = spec.kind == WorldKind::kCrowd;
@@ -143,7 +164,7 @@ std::string tenant_table(const std::string& name, const WorldSpec& spec, RandomS
   if (spec.has_teacher) sampling = "max_tokens = 12, temperature = 1.0";
   const std::string environment = is_outside(spec.number) || spec.num_judges > 0
                                       ? outside_lines(spec, random)
-                                      : "environment = { name = \"copy\" }\n";
+                                      : environment_lines(spec, name);
   std::string table = fmt::format(
       "[tenant.{}]\n{}group_size = {}\nbatch_size = {}\n"
       "max_steps = {}\nmax_off_policy_steps = {}\nturns_max = {}\nseq_len = {}\n"
@@ -289,8 +310,12 @@ Catalog catalog_of(const WorldSpec& spec) {
     if (contract.name == "router") contract = Router::contract(policies);
     if (contract.name != "env" || spec.asks_environment) continue;
     contract.make = [spec](const void* options) -> std::unique_ptr<Actor> {
+      std::vector<std::unique_ptr<Environment>> environments;
+      environments.push_back(std::make_unique<TalkingEnvironment>(spec));
+      if (spec.number >= kMixWorlds)
+        environments.push_back(std::make_unique<TalkingEnvironment>(spec));
       return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
-                                   std::make_unique<TalkingEnvironment>(spec));
+                                   std::move(environments));
     };
   }
   return catalog;

@@ -74,6 +74,9 @@ inline constexpr uint64_t kEvaluationWorlds = 200'000;
 inline constexpr uint64_t kClientWorlds = 300'000;
 /// Worlds from this number on have a teacher, and ask nothing outside.
 inline constexpr uint64_t kTeacherWorlds = 400'000;
+/// Worlds from this number on have tenants with two environments, one of them with a curriculum.
+/// Every second one measures its policy too.
+inline constexpr uint64_t kMixWorlds = 500'000;
 
 /// A plan has pointers into its catalog.
 struct World {
