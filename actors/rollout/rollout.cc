@@ -375,7 +375,8 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   if (member.end) return;
   member.end = ended.end;
   services().count(fmt::format("rollouts_{}", to_string(ended.end)), 1);
-  const std::string_view environment = tenant().mix.empty() ? "" : tenant_of(group).label;
+  std::string_view environment;
+  if (!tenant().mix.empty()) environment = tenant_of(group).label;
   write_line(kFile,
              rollout_line(tenant().name, environment, group, index, ended, options_.log_tokens));
 }
