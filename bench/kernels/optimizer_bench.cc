@@ -4,11 +4,11 @@
 // bytes, sign_sgd 12 and adafactor 44 (three passes over gradients, two over weights): 0.7, 0.4
 // and 1.6.
 //
-// muon: 5 iterations of 4 s^2 l + 2 s^3 flops for each matrix with sides s <= l. 1m, 5 layers of q
-// and out [128, 128], k and v [64, 128], and three [384, 128]: 3.0 GFLOP, 33 ms on one core of 90
-// GFLOP/s, 11 times AdamW and nearly a step of 64 samples (learner_bench.cc). 135m, 30 layers of
-// 576 and 1536: 1.46 TFLOP, 16 s, 40 times AdamW; forward and backward of 4,096 tokens are 3.3
-// TFLOP, so a step is half as long again.
+// muon: 5 iterations of 3 s^2 l + s^3 flops for each matrix with sides s <= l. 1m, 5 layers of q
+// and out [128, 128], k and v [64, 128], and three [384, 128]: 2.1 GFLOP, 23 ms on one core of 90
+// GFLOP/s, 8 times AdamW and half a step of 64 samples (learner_bench.cc). 135m, 30 layers of
+// 576 and 1536: 1.02 TFLOP, 11 s, 28 times AdamW; forward and backward of 4,096 tokens are 3.3
+// TFLOP, so a step takes a third longer.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -51,10 +51,10 @@ class OptimizerDevice {
   /// `x` with values that bf16 has, in the type that multiply_add() takes.
   virtual at::Tensor in_bf16(const at::Tensor& x) const = 0;
   /// beta c + alpha a b for each of [matrices, rows, columns], summed in fp32 and rounded as
-  /// in_bf16() does. `b_is_transposed`: b is [matrices, columns, terms].
+  /// in_bf16() does. `is_symmetric`: b is transposed, [matrices, columns, terms], and the result
+  /// is symmetric.
   virtual at::Tensor multiply_add(const at::Tensor& c, double beta, const at::Tensor& a,
-                                  const at::Tensor& b, bool b_is_transposed,
-                                  double alpha) const = 0;
+                                  const at::Tensor& b, bool is_symmetric, double alpha) const = 0;
 };
 
 /// Flat buffers of one layout, on the device.

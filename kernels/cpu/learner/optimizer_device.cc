@@ -19,6 +19,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kPartOfSquares = int64_t{1} << 16;  // sums of parts are added in order
+constexpr int64_t kRowsOfTile = 96;                   // a whole number of tiles of linear_rows
 
 }  // namespace
 
@@ -85,24 +86,39 @@ at::Tensor CpuOptimizerDevice::in_bf16(const at::Tensor& x) const {
 }
 
 at::Tensor CpuOptimizerDevice::multiply_add(const at::Tensor& c, double beta, const at::Tensor& a,
-                                            const at::Tensor& b, bool b_is_transposed,
+                                            const at::Tensor& b, bool is_symmetric,
                                             double alpha) const {
-  const int64_t rows = a.size(1), terms = a.size(2), columns = b.size(b_is_transposed ? 1 : 2);
-  const at::Tensor y = at::empty({a.size(0), rows, columns}, a.options());
+  const int64_t rows = a.size(1), terms = a.size(2), columns = b.size(is_symmetric ? 1 : 2);
+  at::Tensor y = at::empty({a.size(0), rows, columns}, a.options());
+  const at::Tensor packed = at::zeros({packed_linear_floats(columns, terms)}, a.options());
+  // Of a symmetric result, the columns up to the diagonal; the others have the same bits.
+  const int64_t tile = is_symmetric ? kRowsOfTile : rows;
   for (int64_t i = 0; i < a.size(0); ++i) {
-    LinearRowsArgs args;
-    args.rows = rows;
-    args.columns = columns;
-    args.terms = terms;
-    args.panel_end = linear_panels_of(columns);
-    args.x = a.const_data_ptr<float>() + i * rows * terms;
-    args.x_stride = terms;
-    args.weights.weight = b.const_data_ptr<float>() + i * terms * columns;
-    args.weights.column_stride = b_is_transposed ? terms : 1;
-    args.weights.term_stride = b_is_transposed ? 1 : columns;
-    args.y = y.mutable_data_ptr<float>() + i * rows * columns;
-    args.y_stride = columns;
-    cpu_ops().linear_rows(args);
+    PackLinearArgs pack;
+    pack.column_end = columns;
+    pack.terms = terms;
+    pack.weights.weight = b.const_data_ptr<float>() + i * terms * columns;
+    pack.weights.column_stride = is_symmetric ? terms : 1;
+    pack.weights.term_stride = is_symmetric ? 1 : columns;
+    pack.packed = packed.mutable_data_ptr<float>();
+    cpu_ops().pack_linear(pack);
+    for (int64_t first = 0; first < rows; first += tile) {
+      LinearRowsArgs args;
+      args.rows = std::min(tile, rows - first);
+      args.columns = is_symmetric ? first + args.rows : columns;
+      args.terms = terms;
+      args.panel_end = linear_panels_of(args.columns);
+      args.x = a.const_data_ptr<float>() + (i * rows + first) * terms;
+      args.x_stride = terms;
+      args.packed = pack.packed;
+      args.y = y.mutable_data_ptr<float>() + (i * rows + first) * columns;
+      args.y_stride = columns;
+      cpu_ops().linear_rows(args);
+    }
+  }
+  if (is_symmetric) {
+    const at::Tensor below = y.tril();
+    y = below + below.tril(-1).transpose(1, 2);
   }
   if (alpha != 1) y.mul_(alpha);
   if (beta != 0) y.add_(c, beta);

@@ -28,7 +28,7 @@ class CpuOptimizerDevice final : public OptimizerDevice {
   Status adamw(const AdamwArgs& args, int64_t offset) const override;
   at::Tensor in_bf16(const at::Tensor& x) const override;
   at::Tensor multiply_add(const at::Tensor& c, double beta, const at::Tensor& a,
-                          const at::Tensor& b, bool b_is_transposed, double alpha) const override;
+                          const at::Tensor& b, bool is_symmetric, double alpha) const override;
 
  private:
   const TensorTable& table_;

@@ -89,9 +89,9 @@ Status CudaOptimizerDevice::adamw(const AdamwArgs& args, int64_t offset) const {
 at::Tensor CudaOptimizerDevice::in_bf16(const at::Tensor& x) const { return x.to(at::kBFloat16); }
 
 at::Tensor CudaOptimizerDevice::multiply_add(const at::Tensor& c, double beta, const at::Tensor& a,
-                                             const at::Tensor& b, bool b_is_transposed,
+                                             const at::Tensor& b, bool is_symmetric,
                                              double alpha) const {
-  const at::Tensor right = b_is_transposed ? b.transpose(1, 2) : b;
+  const at::Tensor right = is_symmetric ? b.transpose(1, 2) : b;
   if (beta == 0 && alpha == 1) return at::bmm(a, right);
   return at::baddbmm(c, a, right, beta, alpha);
 }
