@@ -171,18 +171,13 @@ OptionSet optimizer_options() {
       .field("lr", &O::lr, at_least(-1), "learning rate after the warm-up; -1 = the learner's")
       .field("weight_decay", &O::weight_decay, number, "weight decay; -1 = the learner's")
       .field("beta1", &O::beta1, fraction,
-             "decay of the first moment; -1 = the learner's, or the optimizer's own if the learner "
-             "has another")
+             "decay of the first moment; -1 = the learner's, or the kind's own for another kind")
       .field("beta2", &O::beta2, fraction, "decay of the second moment; -1 as in beta1")
       .field("epsilon", &O::epsilon, number, "added to the root; -1 as in beta1")
-      .field("momentum", &O::momentum, fraction,
-             "decay of the gradients of earlier steps; -1 as in beta1")
-      .field("decay_rate", &O::decay_rate, number,
-             "exponent of the second moment of adafactor; -1 as in beta1")
-      .field("update_clip", &O::update_clip, number,
-             "most root mean square of an update of adafactor; -1 as in beta1")
-      .field("scale_min", &O::scale_min, number,
-             "least scale of a step of adafactor; -1 as in beta1")
+      .field("momentum", &O::momentum, fraction, "decay of earlier gradients; -1 as in beta1")
+      .field("decay_rate", &O::decay_rate, number, "of adafactor; -1 as in beta1")
+      .field("update_clip", &O::update_clip, number, "of adafactor; -1 as in beta1")
+      .field("scale_min", &O::scale_min, number, "of adafactor; -1 as in beta1")
       .field("max_norm", &O::max_norm, at_least(-1),
              "gradients are clipped to this L2 norm; 0 = off, -1 = the learner's")
       .take();

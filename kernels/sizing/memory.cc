@@ -163,9 +163,12 @@ std::vector<MemoryPart> learner_memory(const LearnerOptions& options, const Mode
   parts.push_back(
       {fmt::format("logits of {} tokens", head_rows),
        kBytes * static_cast<double>(head_rows * (2 * hidden + int64_t{config.vocab_size}))});
-  double saved = adapters.empty() ? 3 * bytes : 0;
-  for (const auto& [tenant, adapter] : adapters)
-    saved += 3 * bytes_of(AdapterTable(table, adapter).tensors());
+  const auto saved_bytes = [](const OptimizerOptions& optimizer, const TensorTable& trained) {
+    return bytes_of(trained) + state_bytes(optimizer, plan_optimizer(optimizer, trained));
+  };
+  double saved = adapters.empty() ? saved_bytes(options.optimizer, table) : 0;
+  for (const auto& [tenant, adapter, optimizer] : adapters)
+    saved += saved_bytes(optimizer, AdapterTable(table, adapter).tensors());
   parts.push_back(
       {"copy of what it trains and of the moments, while a checkpoint is written", saved});
   return parts;

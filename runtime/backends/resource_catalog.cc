@@ -287,16 +287,6 @@ ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFac
   return limit;
 }
 
-template <class S>
-Status validate_options(const void* options) {
-  return validate_learner(*static_cast<const S*>(options));
-}
-
-template <class S>
-Status check_tenant_of(const void* options, const Tenant& tenant) {
-  return check_tenant(*static_cast<const S*>(options), tenant);
-}
-
 ResourceContract computing(std::string kind, std::string backend, std::string doc,
                            OptionSet options) {
   ResourceContract contract;

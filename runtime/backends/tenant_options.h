@@ -18,6 +18,15 @@ TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options);
 /// option, 'optimizer.momentum'.
 Status validate_learner(const LearnerOptions& options);
 Status check_tenant(const LearnerOptions& options, const Tenant& tenant);
+/// The same for a ResourceContract; S is the type of its options.
+template <class S>
+Status validate_options(const void* options) {
+  return validate_learner(*static_cast<const S*>(options));
+}
+template <class S>
+Status check_tenant_of(const void* options, const Tenant& tenant) {
+  return check_tenant(*static_cast<const S*>(options), tenant);
+}
 
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);

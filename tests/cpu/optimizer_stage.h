@@ -90,6 +90,10 @@ class OptimizerStage {
     const float* data = weights_.const_data_ptr<float>();
     return {data, data + table_.count()};
   }
+  /// As learner/ of a checkpoint.
+  Status save(const std::filesystem::path& folder) {
+    return write_optimizer_files(folder, optimizer.copy_state(), optimizer.header());
+  }
   Status load(const std::filesystem::path& folder) {
     const auto state = optimizer.read(folder);
     if (!state.ok()) return state.error();

@@ -107,7 +107,7 @@ TEST(Optimizers, ContinueWithEqualBitsAfterSaveAndLoad) {
     const auto folder = scratch_folder("state");
     OptimizerStage through(options), saved(options), loaded(options);
     through.steps(9);
-    ASSERT_TRUE(saved.steps(4).optimizer.save(folder).ok());
+    ASSERT_TRUE(saved.steps(4).save(folder).ok());
     loaded.copy_weights(saved);
     const Status read = loaded.load(folder);
     ASSERT_TRUE(read.ok()) << read.error().text();
@@ -176,7 +176,7 @@ TEST(Optimizers, ClipTheGradientToItsNorm) {
 
 TEST(OptimizerState, OfAnotherKindIsRefusedByName) {
   const auto folder = scratch_folder("state");
-  ASSERT_TRUE(OptimizerStage(optimizer_of("muon")).steps(1).optimizer.save(folder).ok());
+  ASSERT_TRUE(OptimizerStage(optimizer_of("muon")).steps(1).save(folder).ok());
   const Status loaded = OptimizerStage(optimizer_of("adamw")).load(folder);
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code(), Code::kInvalid);
@@ -188,7 +188,7 @@ TEST(OptimizerState, ThatDoesNotFitChangesNothing) {
   const auto folder = scratch_folder("state");
   auto tensors = small_tensors();
   tensors[1].shape = {4, 7};
-  ASSERT_TRUE(OptimizerStage(optimizer_of("sgd"), tensors).steps(1).optimizer.save(folder).ok());
+  ASSERT_TRUE(OptimizerStage(optimizer_of("sgd"), tensors).steps(1).save(folder).ok());
   OptimizerStage stage(optimizer_of("sgd"));
   stage.steps(2);
   OptimizerStage same(optimizer_of("sgd"));
@@ -199,7 +199,7 @@ TEST(OptimizerState, ThatDoesNotFitChangesNothing) {
               HasSubstr("'momentum.wide' is F32 [4, 7], it must be F32 or BF16 [4, 6]"));
   EXPECT_EQ(stage.steps(1).weights(), same.steps(3).weights());
   tensors.pop_back();
-  ASSERT_TRUE(OptimizerStage(optimizer_of("sgd"), tensors).steps(1).optimizer.save(folder).ok());
+  ASSERT_TRUE(OptimizerStage(optimizer_of("sgd"), tensors).steps(1).save(folder).ok());
   tensors = small_tensors();
   tensors.push_back({"head", ParameterKind::kHead, {5, 4}});
   EXPECT_THAT(OptimizerStage(optimizer_of("sgd"), tensors).load(folder).error().text(),
@@ -209,7 +209,7 @@ TEST(OptimizerState, ThatDoesNotFitChangesNothing) {
 TEST(OptimizerState, OfFormat1IsThatOfAdamw) {
   const auto folder = scratch_folder("state");
   OptimizerStage saved(optimizer_of("adamw"));
-  ASSERT_TRUE(saved.steps(3).optimizer.save(folder).ok());
+  ASSERT_TRUE(saved.steps(3).save(folder).ok());
   std::ofstream(folder / "state.json") << R"({"format": 1, "num_steps": 3})";
   // Format 1 also had the moments of tensors that do not train.
   auto tensors = read_safetensors(folder / "optimizer.safetensors").value();
@@ -226,7 +226,7 @@ TEST(OptimizerState, OfFormat1IsThatOfAdamw) {
 
 TEST(OptimizerState, WithoutAUsableHeaderIsRefused) {
   const auto folder = scratch_folder("state");
-  ASSERT_TRUE(OptimizerStage(optimizer_of("sign_sgd")).steps(1).optimizer.save(folder).ok());
+  ASSERT_TRUE(OptimizerStage(optimizer_of("sign_sgd")).steps(1).save(folder).ok());
   for (const char* text :
        {R"({"format": 3, "kind": "sign_sgd", "num_steps": 1})", R"({"format": 2, "num_steps": 1})",
         R"({"format": 2, "kind": "sign_sgd", "num_steps": -1})", "{"}) {
