@@ -158,6 +158,28 @@ TEST(ARecoveredRun, KilledWhileACheckpointIsWrittenContinuesFromTheOlderOne) {
   expect_replays(folder);
 }
 
+/// The drain waits for the checkpoint that is being written, and for that of the last step.
+TEST(ARecoveredRun, ThatWasInterruptedWhileItSavedHasTheCheckpointOfItsLastStep) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const fs::path checkpoints = folder / "checkpoints";
+  std::vector<std::string> words = endless(folder, "20");
+  words.insert(words.begin(), "primerl-graph");
+  words.insert(words.end(), {"--set", "resource.learner.save_time=\"500ms\""});
+  Program run(words);
+  while (!fs::exists(checkpoints / ".step_20.tmp") || num_lines(folder / "metrics.jsonl") < 30)
+    ASSERT_TRUE(run.is_running());
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  ASSERT_EQ(end.code, 130) << end.err;
+  const int64_t last = *lines_of(folder / "metrics.jsonl").back().get_int("step");
+  EXPECT_TRUE(fs::exists(checkpoints / "step_20" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(checkpoints / fmt::format("step_{}", last) / "manifest.json"));
+  const auto resumed = resume(folder, std::to_string(last + 2));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(*steps_of(folder).back().get_int("step"), last + 2);
+}
+
 /// A run that failed before its last step has steps left, whatever `max_steps` is now.
 TEST(ARecoveredRun, ThatFailedIsFollowedWithAnotherNumberOfSteps) {
   ScratchFolder scratch;
