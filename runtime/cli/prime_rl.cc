@@ -368,6 +368,7 @@ class Importer {
         {"trainer.optim.weight_decay", "optimizer.weight_decay"},
         {"trainer.optim.betas1", "optimizer.beta1"},
         {"trainer.optim.betas2", "optimizer.beta2"},
+        {"trainer.optim.mu", "optimizer.momentum"},
         {"trainer.optim.momentum", "optimizer.momentum"},
         {"trainer.optim.nesterov", "optimizer.nesterov"},
         {"trainer.optim.max_norm", "optimizer.max_norm"},

@@ -168,6 +168,7 @@ constexpr KeyRule kRules[] = {
     {"trainer.optim.betas1", kTaken, "resource.learner.optimizer.beta1", kNumber},
     {"trainer.optim.betas2", kTaken, "resource.learner.optimizer.beta2", kNumber},
     {"trainer.optim.type", kTaken, "resource.learner.optimizer.kind", kString},
+    {"trainer.optim.mu", kTaken, "resource.learner.optimizer.momentum", kNumber},
     {"trainer.optim.momentum", kTaken, "resource.learner.optimizer.momentum", kNumber},
     {"trainer.optim.nesterov", kTaken, "resource.learner.optimizer.nesterov", kBool},
     {"trainer.optim.*", kUnsupported, "the learner's optimizers have no such option"},

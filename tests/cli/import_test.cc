@@ -259,6 +259,17 @@ TEST(PrimeRl, TakesLossOptimizerScheduleAndAdapter) {
                            HasSubstr("recompute = \"keep_attention\"")));
 }
 
+TEST(PrimeRl, TakesOtherOptimizersWithTheirNumbers) {
+  const auto optimizer = [](const std::string& keys) {
+    return import_text("[trainer.optim]\n" + keys).graph;
+  };
+  EXPECT_THAT(optimizer("type = \"muon\"\nlr = 1e-5\nmu = 0.9\n"),
+              HasSubstr("optimizer = { kind = \"muon\", lr = 1e-05, momentum = 0.9 }"));
+  EXPECT_THAT(
+      optimizer("type = \"sgd\"\nlr = 0.5\nmomentum = 0\nnesterov = false\n"),
+      HasSubstr("optimizer = { kind = \"sgd\", lr = 0.5, momentum = 0, nesterov = false }"));
+}
+
 TEST(PrimeRl, DividesFiltersByTypeAndEffect) {
   const auto import = import_text(
       "[[orchestrator.post_batch_filters]]\nenforce = false\ntype = \"zero_advantage\"\n"
