@@ -38,6 +38,9 @@ class WritingLearner final : public Learner {
   Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
     return learner_->score(tenant, tokens);
   }
+  Result<AnswerLoss> evaluate(const TrainBatch& batch) override {
+    return learner_->evaluate(batch);
+  }
   Result<std::shared_ptr<const LearnerImage>> capture(TenantSlot tenant) override {
     return learner_->capture(tenant);
   }
