@@ -21,7 +21,6 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<GatewayAddress>(),
       &message_type<GenerateRequest>(),
       &message_type<GroupEnded>(),
-      &message_type<GroupScored>(),
       &message_type<JudgeQuestion>(),
       &message_type<JudgeScore>(),
       &message_type<MemberClosed>(),
@@ -37,18 +36,6 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<TrajectoryGroup>(),
       &message_type<WeightsReady>(),
   };
-}
-
-std::optional<double> mean_reward(const TrajectoryGroup& group) {
-  double sum = 0;
-  int64_t count = 0;
-  for (const Trajectory& member : group.members) {
-    if (member.is_failed) continue;
-    sum += member.reward;
-    ++count;
-  }
-  if (count == 0) return std::nullopt;
-  return sum / static_cast<double>(count);
 }
 
 std::optional<double> mean_reward(const TrajectoryGroup& group) {
