@@ -63,6 +63,7 @@ const OptionSet& graph_options();        // GraphSettings
 const OptionSet& trace_options();        // TraceSettings
 const OptionSet& tenant_options();       // Tenant, without environments and `reward`
 const OptionSet& mix_options();          // an item of `environments`: the same of Tenant
+OptionSet curriculum_options();          // TenantCurriculum
 const OptionSet& environment_options();  // `name`: TenantEnvironment
 const OptionSet& reward_options();       // `name`: TenantReward
 const OptionSet& model_options();
