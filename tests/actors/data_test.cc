@@ -81,6 +81,73 @@ TEST_F(WithMessages, TrainWhatTheTemplateMarks) {
   EXPECT_EQ(member.num_turns, 1);
 }
 
+struct WithWeights : DataStory {
+  WithWeights()
+      : DataStory(
+            "{\"messages\": [{\"role\": \"assistant\", \"content\": \"q\", \"weight\": 0}, "
+            "{\"role\": \"user\", \"content\": \"r\"}, "
+            "{\"role\": \"assistant\", \"content\": \"s\", \"weight\": 0.5}]}\n") {}
+};
+
+TEST_F(WithWeights, AnAnswerOfWeightZeroIsReadAndDoesNotTrain) {
+  tokenizer.set_chat_source(a_template());
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_EQ(std::string(member.tokens.begin(), member.tokens.end()), "a:q\nu:r\na:s\n");
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1));
+  ASSERT_THAT(member.weights, SizeIs(12));
+  EXPECT_EQ(member.weights[10], 0.5F);
+  EXPECT_EQ(member.weights[11], 0.5F);
+}
+
+struct WeightsOfTurns : DataStory {
+  WeightsOfTurns()
+      : DataStory(
+            "{\"prompt\": \"a\", \"turns\": [{\"completion\": \"b\", \"observation\": \"c\", "
+            "\"weight\": 0}, {\"completion\": \"d\"}], \"weight\": 3}\n") {}
+};
+
+TEST_F(WeightsOfTurns, AreThoseOfTheRowTimesTheirOwn) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_EQ(std::string(member.tokens.begin(), member.tokens.end()), "ab\ncd\n");
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_EQ(member.weights.at(4), 3);
+}
+
+struct HeldOutExamples : ::testing::Test {
+  HeldOutExamples() {
+    DataOptions options;
+    options.file = write("{\"prompt\": \"ab\", \"completion\": \"c\"}\n");
+    std::string rows;
+    for (const std::string prompt : {"d", "e", "f", "g"})
+      rows += "{\"prompt\": \"" + prompt + "\", \"completion\": \"h\"}\n";
+    options.eval_file = write(rows);
+    data = std::make_unique<NodeRunner<Data>>(options);
+    Tenant tenant = testing::a_tenant();
+    tenant.eval.interval = 1;
+    tenant.eval.rows = 3;
+    data->set_tenants({tenant});
+    data->use("tokenizer", tokenizer);
+  }
+  testing::ByteTokenizer tokenizer;
+  std::unique_ptr<NodeRunner<Data>> data;
+};
+
+TEST_F(HeldOutExamples, ComeFirstInTheOrderOfTheFile) {
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(data->run_work().ok());
+  const auto groups = data->sent<TrajectoryGroup>("group");
+  ASSERT_THAT(groups, SizeIs(3));
+  EXPECT_EQ(groups[0].ordinal, kEvaluationOrdinals);
+  EXPECT_EQ(groups[1].ordinal, kEvaluationOrdinals + 1);
+  EXPECT_EQ(groups[2].ordinal, 0U) << "then the examples that train";
+  ASSERT_THAT(groups[0].members, SizeIs(2));
+  ASSERT_THAT(groups[1].members, SizeIs(1)) << "three rows are wanted";
+  EXPECT_EQ(groups[0].members[0].tokens.front(), 'd');
+  EXPECT_EQ(groups[1].members[0].tokens.front(), 'f');
+  EXPECT_THAT(groups[2].members[0].weights, SizeIs(0));
+}
+
 TEST_F(WithMessages, FailWithoutATemplate) {
   ASSERT_TRUE(data.run_work().ok());
   const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
