@@ -96,14 +96,16 @@ TEST(TeacherGraph, AnObjectiveWithAReferenceAndNoneIsRefused) {
 
 TEST(TeacherGraph, ATeacherNeedsAModel) {
   EXPECT_THAT(taught_faults(taught(kTaught + "teacher = { timeout = \"5s\" }\n" + kTwoModels)),
-              HasSubstr("model"));
+              HasSubstr("error[G025]"));
 }
 
 TEST(TeacherGraph, ALongFileWithoutTheNodesIsRefused) {
   auto graph = taught(kTaught + "[model.policy]\npath = \"model\"\n");
   ASSERT_NE(graph.plan, nullptr);
   std::string text = graph.plan->resolved_toml;
-  text.insert(text.find("seq_len"), "teacher = { model = \"policy\" }\n");
+  const std::string none = "teacher = { model = \"\"";
+  ASSERT_NE(text.find(none), std::string::npos) << text;
+  text.replace(text.find(none), none.size(), "teacher = { model = \"policy\"");
   EXPECT_THAT(taught_faults(taught(text)),
               AllOf(HasSubstr("error[G083]"), HasSubstr("but no node asks a teacher")));
 }
