@@ -209,7 +209,7 @@ class Env final : public Actor {
   Status send_scored(uint64_t trajectory);
   Status on_first_answer(uint64_t trajectory, const OutsideAnswer& answer);
   Result<EnvironmentTask> read_task_answer(const Source& source, const OutsideAnswer& answer) const;
-  int64_t num_named_tasks() const;
+  int64_t num_named_tasks(const TaskSource& source) const;
   uint32_t seed_of(uint64_t ordinal, const TaskSource& source) const;
   uint64_t row_of(uint64_t ordinal) const {
     return evaluation_row_of(services().tenant(tenant_), ordinal).row;

@@ -162,11 +162,11 @@ Result<EnvironmentTask> Env::read_task_answer(const Source& source,
 }
 
 /// The number of tasks with which epochs were counted; 0: they were not. A rehearsal has none.
-int64_t Env::num_named_tasks() const {
+int64_t Env::num_named_tasks(const TaskSource& source) const {
   const Tenant& tenant = services().tenant(tenant_);
-  const TenantEnvironment& environment = tenant.environment;
-  if (tenant.tasks_max == 0 || environment.contract == nullptr || !environment.contract->rows)
-    return 0;
+  if (tenant.tasks_max == 0 || !drives_rollouts(known_source(source))) return 0;
+  const TenantEnvironment& environment = tenant.in_environment(source.environment).environment;
+  if (environment.contract == nullptr || !environment.contract->rows) return 0;
   const auto rows = environment.contract->rows(environment.options.get());
   return rows.ok() ? rows->num_training : 0;
 }
@@ -174,7 +174,7 @@ int64_t Env::num_named_tasks() const {
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
   const TaskSource source = coming_.at(ordinal).task.source;
   auto task = read_task_answer(known_source(source), answer);
-  if (const int64_t num_tasks = num_named_tasks(); task.ok() && num_tasks > 0)
+  if (const int64_t num_tasks = num_named_tasks(source); task.ok() && num_tasks > 0)
     if (Status counted = check_num_tasks(answer.body, num_tasks); !counted.ok()) {
       coming_.erase(ordinal);
       services().fail_tenant(tenant_, std::move(counted).error());

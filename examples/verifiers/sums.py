@@ -6,8 +6,9 @@ the tool `add` if `has_tool` of the harness is true. After a wrong answer it may
 Arguments, `args = '{"taskset": {"digits": 2}}'` of the graph: num_tasks, terms, digits, seed, and
 `source`: "local", or the name of a data set of the package reasoning-gym, such as "chain_sum".
 With the tool: '{"agent": {"harness": {"id": "sums", "has_tool": true}}}', and a renderer that knows
-calls, `renderer = '{"name": "default", "tool_parser": "qwen3"}'`. The chat template of SmolLM2 does
-not show tools, so three calls are shown as examples.
+calls, `renderer = '{"name": "qwen3"}'`. SmolLM2 has no token for a call, and its chat template shows
+no tools. It calls the tool after three examples ("has_examples": true) with `client = "eval"` and
+`chat = { parser = "hermes" }` of the tenant.
 """
 
 import json
@@ -32,14 +33,27 @@ ADD = {
 }
 
 
+def call_text(name, arguments):
+    """A call in the form that the parser of calls reads."""
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def with_calls_as_text(message):
+    """For a template that shows no calls: the message as it was sampled."""
+    text = message.get("content") or ""
+    for call in message.get("tool_calls") or []:
+        function = call["function"]
+        text += call_text(function["name"], json.loads(function["arguments"]))
+    return {"role": "assistant", "content": text}
+
+
 def example_calls():
-    """Sums with calls of the tool, in the form that the parser of calls reads."""
     messages = []
     for a, b in ((1, 2), (15, 4), (30, 22)):
-        call = json.dumps({"name": "add", "arguments": {"a": a, "b": b}})
         messages += [
             {"role": "user", "content": f"{a} + {b} = "},
-            {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+            {"role": "assistant", "content": call_text("add", {"a": a, "b": b})},
             {"role": "tool", "tool_call_id": "example", "content": str(a + b)},
             {"role": "assistant", "content": f"The sum is {a + b}"},
         ]
@@ -97,7 +111,8 @@ class Sums(vf.Taskset[Sum, SumsConfig]):
 
 
 class SumsHarnessConfig(vf.HarnessConfig):
-    has_tool: bool = False  # only where the renderer knows the calls of the model
+    has_tool: bool = False  # only where the calls of the model are known
+    has_examples: bool = False  # of calls, for a chat template that shows no tools
 
 
 class SumsHarness(vf.Harness[SumsHarnessConfig]):
@@ -113,7 +128,7 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
         data = data or trace.task.data  # version 0.2 gives none
         messages = [
             {"role": "system", "content": SYSTEM},
-            *(example_calls() if self.config.has_tool else []),
+            *(example_calls() if self.config.has_examples else []),
             {"role": "user", "content": data.prompt},
         ]
         async with httpx.AsyncClient(timeout=None) as client:
@@ -133,7 +148,8 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
                 trace.info["answer"] = last_number(message.get("content"))
                 if trace.info["answer"] == data.answer:
                     break
-                messages += [message, *self.next_messages(message)]
+                said = with_calls_as_text(message) if self.config.has_examples else message
+                messages += [said, *self.next_messages(message)]
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
     def next_messages(self, message):
