@@ -33,12 +33,12 @@ void add_group(std::vector<OptionGroup>& all, OptionGroup group) {
   all.push_back(std::move(group));
   const OptionGroup above = all.back();
   for (const auto& field : above.options.fields)
-    if (field.type == OptionType::kTable || field.type == OptionType::kTableList)
+    if (field.type == OptionType::kTable || field.type == OptionType::kTableList) {
+      const std::string_view value = field.type == OptionType::kTable ? "{ ... }" : "[{ ... }]";
       add_group(all, {above.name + "." + field.name,
-                      fmt::format(field.type == OptionType::kTable ? "{} {} = {{ ... }}"
-                                                                   : "{} {} = [{{ ... }}]",
-                                  above.where, field.name),
-                      field.doc, *field.table});
+                      fmt::format("{} {} = {}", above.where, field.name, value), field.doc,
+                      *field.table});
+    }
 }
 
 std::vector<OptionGroup> all_groups(const Catalog& catalog) {
