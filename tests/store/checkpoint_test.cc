@@ -166,8 +166,10 @@ TEST(Checkpoint, KeepBestNeverRemovesThoseWithTheHighestScores) {
     ASSERT_TRUE(store.commit(step, state).ok());
   };
   int64_t step = 0;
-  for (const double score : {0.5, 0.75, 0.25, 0.75, 0.5})
-    save_with(step += 10, state_of(step).set("score", score));
+  for (const double score : {0.5, 0.75, 0.25, 0.75, 0.5}) {
+    step += 10;
+    save_with(step, state_of(step).set("score", score));
+  }
   save_with(60, state_of(60));  // without a score it is never one of the best
   EXPECT_THAT(checkpoint_steps(scratch.path()), ElementsAre(20, 40, 60));
   save_with(70, state_of(70).set("score", 0.75));
