@@ -241,7 +241,7 @@ oldest_verifiers_ready() {
   local folder=$venv/verifiers-oldest key
   key=$(sha256sum scripts/requirements-verifiers-oldest.txt | cut -d' ' -f1)
   [ -x "$folder/bin/python" ] && [ "$(cat "$folder/.key" 2>/dev/null)" = "$key" ] && return
-  say "installing the oldest version of verifiers (990 MB to keep)"
+  say "installing the oldest version of verifiers (850 MB to keep)"
   rm -rf "$folder"
   local options=(-r scripts/requirements-verifiers-oldest.txt)
   [ -n "${PRIMERL_OFFLINE:-}" ] && options+=(--no-index)
