@@ -118,7 +118,7 @@ at::Tensor CpuOptimizerDevice::multiply_add(const at::Tensor& c, double beta, co
   }
   if (is_symmetric) {
     const at::Tensor below = y.tril();
-    y = below + below.tril(-1).transpose(1, 2);
+    y = below.add(below.tril(-1).transpose(1, 2));
   }
   if (alpha != 1) y.mul_(alpha);
   if (beta != 0) y.add_(c, beta);
