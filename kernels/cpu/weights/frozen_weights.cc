@@ -40,10 +40,10 @@ Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed
                                                                    const ModelConfig& config,
                                                                    bool flat, GemmNumbers numbers) {
   const TensorTable table(config);
-  const at::Tensor numbers = zero_floats(table.count());
-  randomize_parameters(table, seed, config.initializer_range, numbers.mutable_data_ptr<float>());
+  const at::Tensor values = zero_floats(table.count());
+  randomize_parameters(table, seed, config.initializer_range, values.mutable_data_ptr<float>());
   auto made = zero_weights(config, flat, numbers);
-  RETURN_IF_ERROR(made->weights().load(view_parameters(table, numbers.const_data_ptr<float>())));
+  RETURN_IF_ERROR(made->weights().load(view_parameters(table, values.const_data_ptr<float>())));
   return std::shared_ptr<const FrozenWeights>(std::move(made));
 }
 
