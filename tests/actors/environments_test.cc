@@ -1,6 +1,8 @@
 // Which environment instance serves which trajectory, and what Rollout does when an instance dies.
 #include "actors/rollout/environments.h"
 
+#include "graph/catalog.h"
+#include "graph/outside.h"
 #include "tests/actors/rollout_story.h"
 
 namespace primerl {
