@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/base/xml_text.h"
 #include "graph/render.h"
 #include "graph/render_drawing.h"
 #include "graph/render_layout.h"
@@ -17,21 +18,6 @@ constexpr std::array<std::string_view, 7> kColours = {"#0b5394", "#b45309", "#0f
                                                       "#4d7c0f", "#6d28d9", "#57534e"};
 
 std::string_view colour_of(size_t node) { return kColours[node % kColours.size()]; }
-
-std::string escaped(std::string_view text) {
-  std::string clean;
-  for (const char c : text) {
-    if (c == '<')
-      clean += "&lt;";
-    else if (c == '>')
-      clean += "&gt;";
-    else if (c == '&')
-      clean += "&amp;";
-    else
-      clean += c;
-  }
-  return clean;
-}
 
 /// Corners are rounded by at most 6 pixels.
 std::string path_of(const std::vector<DrawnPoint>& line) {
@@ -54,7 +40,7 @@ std::string header(const Plan& plan, const Drawing& drawing) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
       "height=\"{1}\" font-family=\"Helvetica, Arial, sans-serif\">\n"
       "  <title>{2}</title>\n  <defs>\n",
-      drawing.width, drawing.height, escaped(plan.settings.name));
+      drawing.width, drawing.height, xml_text(plan.settings.name));
   for (size_t i = 0; i < kColours.size(); ++i)
     text += fmt::format(
         "    <marker id=\"arrow{}\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"7\" "
@@ -65,7 +51,7 @@ std::string header(const Plan& plan, const Drawing& drawing) {
                     "  </defs>\n  <rect width=\"{}\" height=\"{}\" fill=\"white\"/>\n"
                     "  <text x=\"{}\" y=\"{}\" font-size=\"16\" font-weight=\"bold\">{}</text>\n",
                     drawing.width, drawing.height, drawing.heading.x, drawing.heading.y,
-                    escaped(plan.settings.name));
+                    xml_text(plan.settings.name));
 }
 
 std::string place_text(const Drawing::Place& place) {
@@ -79,7 +65,7 @@ std::string place_name(const Drawing::Place& place) {
   return fmt::format(
       "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" font-weight=\"bold\" "
       "fill=\"#475569\">{}</text>\n",
-      place.label.x, place.label.bottom() - 4, kPlaceSize, escaped(place.text));
+      place.label.x, place.label.bottom() - 4, kPlaceSize, xml_text(place.text));
 }
 
 std::string edge_text(const Drawing::Edge& edge, size_t sender, bool feedback) {
@@ -95,7 +81,7 @@ std::string label_text(const Drawing::Edge& edge, size_t sender, std::string_vie
       "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" text-anchor=\"middle\" fill=\"{}\" "
       "stroke=\"#f5f6f8\" stroke-width=\"3\" paint-order=\"stroke\">{}</text>\n",
       edge.label.x + edge.label.width / 2, edge.label.bottom() - 2, kLabelSize, colour_of(sender),
-      escaped(name));
+      xml_text(name));
 }
 
 std::string node_text(const Plan& plan, const Drawing& drawing, size_t index) {
@@ -109,12 +95,12 @@ std::string node_text(const Plan& plan, const Drawing& drawing, size_t index) {
       "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" font-weight=\"bold\" "
       "text-anchor=\"middle\">{}</text>\n",
       node.box.x, node.box.y, node.box.width, node.box.height, colour_of(index), middle, y,
-      kNameSize, escaped(plan.nodes[index].name));
+      kNameSize, xml_text(plan.nodes[index].name));
   for (const auto& trait : node.traits)
     text += fmt::format(
         "  <text x=\"{}\" y=\"{}\" font-size=\"{}\" text-anchor=\"middle\" "
         "fill=\"#475569\">{}</text>\n",
-        middle, y += 13, kTraitSize, escaped(trait));
+        middle, y += 13, kTraitSize, xml_text(trait));
   return text;
 }
 

@@ -6,6 +6,7 @@ std::vector<Command> graph_commands() {
   return {
       run_command(),
       ps_command(),
+      compare_command(),
       rollouts_command(),
       pause_command(),
       unpause_command(),

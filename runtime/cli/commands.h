@@ -13,6 +13,7 @@ Command actors_command();
 Command agent_command();
 Command bisect_command();  // executes primerl-worker
 Command check_command();
+Command compare_command();
 Command compare_activations_command();
 Command completion_command();
 Command data_command();

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
-
 #include "graph/config/toml_source.h"
 #include "graph/config/toml_value.h"
 #include "graph/options.h"
@@ -35,7 +33,9 @@ void flatten(const Value& value, const std::string& key, Values& values) {
     if (const std::string* path = path_of(edge)) flatten(edge, key + "." + *path, values);
 }
 
-Result<Values> values_of(const std::string& text) {
+}  // namespace
+
+Result<std::map<std::string, std::string>> graph_values(const std::string& text) {
   Sources sources;
   Diagnostics diagnostics;
   auto root = parse_toml(sources, sources.add("graph.resolved.toml", text), diagnostics);
@@ -45,12 +45,10 @@ Result<Values> values_of(const std::string& text) {
   return values;
 }
 
-}  // namespace
-
 Result<std::vector<ChangedValue>> changed_values(const std::string& before,
                                                  const std::string& now) {
-  ASSIGN_OR_RETURN(const Values old, values_of(before));
-  ASSIGN_OR_RETURN(const Values fresh, values_of(now));
+  ASSIGN_OR_RETURN(const Values old, graph_values(before));
+  ASSIGN_OR_RETURN(const Values fresh, graph_values(now));
   std::map<std::string, ChangedValue> changed;
   for (const auto& [key, value] : old) changed[key] = {key, value, ""};
   for (const auto& [key, value] : fresh) {

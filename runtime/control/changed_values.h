@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct ChangedValue {
   std::string now;     // as TOML; "" if the value was not written
   bool operator==(const ChangedValue&) const = default;
 };
+
+/// Every value of a canonical text of a graph (graph.resolved.toml) by its key, as TOML. kCorrupt:
+/// it is not valid TOML.
+Result<std::map<std::string, std::string>> graph_values(const std::string& text);
 
 /// Compares two canonical texts of a graph (graph.resolved.toml), by key. kCorrupt: one of them is
 /// not valid TOML.

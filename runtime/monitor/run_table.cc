@@ -7,36 +7,10 @@
 
 #include "graph/base/shell_word.h"
 #include "runtime/monitor/status_line.h"
+#include "runtime/monitor/text_table.h"
 
 namespace primerl {
 namespace {
-
-/// A table whose columns are as wide as their widest cell; numbers are right-aligned.
-class TextTable {
- public:
-  explicit TextTable(std::vector<std::string> heads, size_t num_left)
-      : num_left_(num_left), rows_{std::move(heads)} {}
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-
-  std::string text() const {
-    std::vector<size_t> widths(rows_.front().size());
-    for (const auto& row : rows_)
-      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    std::string text;
-    for (const auto& row : rows_) {
-      std::string line;
-      for (size_t i = 0; i < row.size(); ++i)
-        line += i < num_left_ ? fmt::format("{}{:<{}}", i == 0 ? "" : "  ", row[i], widths[i])
-                              : fmt::format("  {:>{}}", row[i], widths[i]);
-      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-    return text;
-  }
-
- private:
-  const size_t num_left_;
-  std::vector<std::vector<std::string>> rows_;
-};
 
 std::string text_of(const Json& object, std::string_view key) {
   const Json* value = object.find(key);

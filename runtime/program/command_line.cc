@@ -100,6 +100,12 @@ void Arguments::positional(std::string& target, std::string name, std::string do
   facts_.back().is_positional = true;
 }
 
+void Arguments::positionals(std::vector<std::string>& target, std::string name, std::string doc) {
+  if (app_ != nullptr) app_->add_option(name, target, doc)->type_name("")->required();
+  remember(std::move(name), "", std::move(doc));
+  facts_.back().is_positional = true;
+}
+
 void Arguments::offer(const std::function<std::vector<std::string>()>& names) {
   if (app_ == nullptr) facts_.back().choices = names();  // only completion needs it
 }

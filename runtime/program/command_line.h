@@ -33,6 +33,8 @@ class Arguments {
   explicit Arguments(CLI::App* app) : app_(app) {}
 
   void positional(std::string& target, std::string name, std::string doc, bool required = true);
+  /// The last positional: one value or more, in their order.
+  void positionals(std::vector<std::string>& target, std::string name, std::string doc);
   /// Names that completion offers for the newest positional; other values are accepted too.
   void offer(const std::function<std::vector<std::string>()>& names);
   void flag(bool& target, std::string name, std::string doc);
