@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "actors/common/group_bytes.h"
+#include "actors/rollout/evaluation.h"
 #include "actors/rollout/gate.h"
+#include "graph/base/histogram.h"
 #include "kernels/engine/kept_sets.h"
 #include "kernels/train/advantage.h"
 #include "kernels/train/packing.h"
@@ -43,14 +45,30 @@ Result<Blob> next_kept(const Blob& kept, KeptReader& reader, int64_t count) {
   return Blob(std::make_shared<Blob>(kept), bytes);
 }
 
+/// The versions from each sampled token to `version`; -1 for other tokens.
+std::vector<int32_t> distances_of(const Trajectory& member, PolicyVersion version) {
+  std::vector<int32_t> distances(member.tokens.size(), -1);
+  for (const VersionSpan& span : member.spans) {
+    if (span.version.is_none()) continue;
+    const int64_t distance = std::max<int64_t>(version.value - span.version.value, 0);
+    const auto end = std::min(static_cast<size_t>(std::max(span.end, 0)), distances.size());
+    for (auto i = static_cast<size_t>(std::max(span.begin, 0)); i < end; ++i)
+      distances[i] = static_cast<int32_t>(std::min<int64_t>(distance, INT32_MAX));
+  }
+  return distances;
+}
+
 /// The member's samples as the loss needs them, with one advantage for all their tokens: the loss
 /// is the mean over the tokens of a batch, so a sampled token counts the same in any sample.
 Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float advantage,
-                                            const Tenant& tenant, LossKind loss) {
+                                            const Tenant& tenant, LossKind loss,
+                                            PolicyVersion version = {}) {
   std::vector<TrainSample> samples(member.num_samples());
   // The learner checks the arrays of a single sample.
   if (samples.size() > 1) RETURN_IF_ERROR(check_samples_of(member, loss));
   KeptReader reader(member.kept.bytes());
+  std::vector<int32_t> distances;
+  if (loss == LossKind::kPolicy && !version.is_none()) distances = distances_of(member, version);
   for (size_t i = 0; i < samples.size(); ++i) {
     TrainSample& sample = samples[i];
     const auto [begin, end] = member.sample(i);
@@ -65,6 +83,7 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
     if (loss != LossKind::kPolicy) continue;
     cut(member.logprobs, sample.logprobs);
     cut(member.reference, sample.reference);
+    if (!distances.empty()) cut(distances, sample.distances);
     sample.kept = member.kept;
     if (samples.size() > 1 && !member.kept.empty()) {
       const auto count = std::count(sample.loss_mask.begin(), sample.loss_mask.end(), 1);
@@ -211,7 +230,7 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
 }
 
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              std::span<const RolloutUse> uses) {
+                              std::span<const RolloutUse> uses, PolicyVersion version) {
   TrainBatch batch;
   batch.tenant = tenant.slot;
   const RolloutUse& use = uses.front();  // the objective is the same in all environments
@@ -226,7 +245,7 @@ Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tena
     for (const auto& member : pooled.group.members) {
       if (member.is_failed) continue;
       const float advantage = advantages.empty() ? 0.0F : advantages[survivor++];
-      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, own, use.data));
+      ASSIGN_OR_RETURN(auto samples, samples_of(member, advantage, own, use.data, version));
       std::move(samples.begin(), samples.end(), std::back_inserter(batch.samples));
     }
   }
@@ -240,9 +259,52 @@ void RewardTotals::add(double reward) {
   ++count;
 }
 
-void RewardTotals::add(const TrajectoryGroup& group) {
+void RewardTotals::add(const TrajectoryGroup& group, double pass_reward) {
   ++num_groups;
-  for (const double reward : rewards_of(group)) add(reward);
+  const auto rewards = rewards_of(group);
+  for (const double reward : rewards) add(reward);
+  if (group.version.is_none()) return;  // supervised data has no rewards
+  counts.resize(kRewardBounds.size() + 1);
+  for (const double reward : rewards) ++counts[bucket_of(kRewardBounds, reward)];
+  if (rewards.empty() || rewards.size() < group.members.size()) return;
+  ++num_complete;
+  const auto size = static_cast<int64_t>(rewards.size());
+  const auto num_passed = std::ranges::count_if(
+      rewards, [pass_reward](double reward) { return reward >= pass_reward; });
+  const auto counts_of_pass = pass_counts(size);
+  passes.resize(std::max(passes.size(), counts_of_pass.size()));
+  for (size_t i = 0; i < counts_of_pass.size(); ++i)
+    passes[i] += pass_at_k(size, num_passed, counts_of_pass[i]);
+}
+
+/// Histograms of the batch, and pass@k of its groups and of the filtered ones.
+void add_distributions(const std::vector<PooledGroup>& groups, const RewardTotals& all,
+                       PolicyVersion version, const Tenant& tenant, MetricValues& metrics) {
+  BucketCounts<kStalenessBounds.size()> ages = {};
+  BucketCounts<kLengthBounds.size()> lengths = {};
+  int64_t length_sum = 0, length_max = 0, count = 0;
+  for (const auto& pooled : groups)
+    for (const auto& member : pooled.group.members) {
+      if (member.is_failed || pooled.group.version.is_none()) continue;
+      const auto age = staleness(version, pooled.group.version);
+      const auto length = std::count(member.sampled.begin(), member.sampled.end(), 1);
+      ++ages[bucket_of(kStalenessBounds, static_cast<double>(age))];
+      ++lengths[bucket_of(kLengthBounds, static_cast<double>(length))];
+      length_sum += length;
+      length_max = std::max<int64_t>(length_max, length);
+      ++count;
+    }
+  if (count == 0) return;
+  metrics.emplace_back("completion_len/all/mean",
+                       static_cast<double>(length_sum) / static_cast<double>(count));
+  metrics.emplace_back("completion_len/all/max", static_cast<double>(length_max));
+  const auto counts_of_pass = pass_counts(tenant.group_size);
+  for (size_t i = 0; i < std::min(all.passes.size(), counts_of_pass.size()); ++i)
+    metrics.emplace_back(fmt::format("reward/all/pass@{}", counts_of_pass[i]),
+                         all.passes[i] / static_cast<double>(all.num_complete));
+  add_histogram("reward/all", kRewardBounds, all.counts, metrics);
+  add_histogram("off_policy", kStalenessBounds, ages, metrics);
+  add_histogram("completion_len/all", kLengthBounds, lengths, metrics);
 }
 
 void RewardTotals::add(const RewardTotals& other) {
@@ -253,6 +315,11 @@ void RewardTotals::add(const RewardTotals& other) {
   sum += other.sum;
   count += other.count;
   num_groups += other.num_groups;
+  num_complete += other.num_complete;
+  counts.resize(std::max(counts.size(), other.counts.size()));
+  for (size_t i = 0; i < other.counts.size(); ++i) counts[i] += other.counts[i];
+  passes.resize(std::max(passes.size(), other.passes.size()));
+  for (size_t i = 0; i < other.passes.size(); ++i) passes[i] += other.passes[i];
 }
 
 /// The mean score of each reward of the tenant over the members that trained.
@@ -306,8 +373,10 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
   for (const auto& pooled : groups) {
     const PolicyVersion opened = pooled.group.version;
     const int64_t age = opened.is_none() ? 0 : staleness(version, opened);
-    all.add(pooled.group);
-    trained.add(pooled.group);
+    const double pass_reward =
+        tenant.in_environment(pooled.group.source.environment).eval.pass_reward;
+    all.add(pooled.group, pass_reward);
+    trained.add(pooled.group, pass_reward);
     for (const auto& member : pooled.group.members) {
       num_failed += member.is_failed;
       if (member.is_failed) continue;
@@ -337,6 +406,7 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
       {"is_truncated/all/mean", static_cast<double>(num_truncated) / samples},
       {"samples_per_rollout/all/mean", static_cast<double>(num_samples) / samples},
       {"samples_per_rollout/all/max", static_cast<double>(samples_max)},
+      {"progress/groups", static_cast<double>(groups.size())},
       {"progress/samples", static_cast<double>(trained.count)},
       {"progress/samples_failed", static_cast<double>(num_failed)},
       {"progress/groups_filtered", static_cast<double>(filtered.num_groups)},
@@ -344,6 +414,7 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
   if (const auto distance = teacher_kl(groups))
     metrics.emplace_back("teacher_kl/all/mean", *distance);
   for (auto& mean : score_means(groups, tenant)) metrics.push_back(std::move(mean));
+  add_distributions(groups, all, version, tenant, metrics);
   return metrics;
 }
 
@@ -362,6 +433,16 @@ std::string LossReasons::most_frequent() const {
   });
   if (most == told_.end()) return "";
   return fmt::format("{} of them as {}", most->second.count, most->second.first);
+}
+
+void WastedTokens::add(const TrajectoryGroup& group, RolloutEnd end) {
+  const int64_t all = num_sampled_tokens(group);
+  if (end == RolloutEnd::kStale) stale += all;
+  if (end == RolloutEnd::kFiltered) filtered += all;
+  if (end == RolloutEnd::kFailed) failed += all;
+  if (end != RolloutEnd::kTrained) return;
+  for (const auto& member : group.members)
+    if (member.is_failed) failed += std::count(member.sampled.begin(), member.sampled.end(), 1);
 }
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group) {

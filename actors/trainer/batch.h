@@ -39,9 +39,10 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
                              const RolloutUse& use);
 
 /// `uses` are parallel to the tenant's environments. Advantages of the kind `batch` compare the
-/// rollouts of one environment in the batch.
+/// rollouts of one environment in the batch. `version` is the learner's: tokens get their distance
+/// from it; none: they get no distance.
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
-                              std::span<const RolloutUse> uses);
+                              std::span<const RolloutUse> uses, PolicyVersion version);
 
 /// Sums of rollout rewards.
 struct RewardTotals {
@@ -50,10 +51,13 @@ struct RewardTotals {
   double max = 0;
   int64_t count = 0;
   int64_t num_groups = 0;
+  std::vector<int64_t> counts;  // by kRewardBounds; empty: none
+  int64_t num_complete = 0;     // groups of rollouts of which none failed
+  std::vector<double> passes;   // sums of pass_at_k() over these, parallel to pass_counts()
 
   void add(double reward);
-  /// All members of `group` that did not fail.
-  void add(const TrajectoryGroup& group);
+  /// All members of `group` that did not fail. A rollout passes from `pass_reward` on.
+  void add(const TrajectoryGroup& group, double pass_reward);
   /// The rewards of other groups.
   void add(const RewardTotals& other);
   double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
@@ -61,8 +65,9 @@ struct RewardTotals {
   template <class F>
   static void fields(F& f) {
     using R = RewardTotals;
-    f("sum", &R::sum)("min", &R::min)("max", &R::max)("count", &R::count)("num_groups",
-                                                                          &R::num_groups);
+    f("sum", &R::sum)("min", &R::min)("max", &R::max)("count", &R::count)(
+        "num_groups", &R::num_groups)("counts", &R::counts)("num_complete", &R::num_complete)(
+        "passes", &R::passes);
   }
 };
 
@@ -101,5 +106,18 @@ class LossReasons {
 };
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group);
+
+/// Sampled tokens that never train, by what became of their group. Those of a failed member of a
+/// group that trains are failed.
+struct WastedTokens {
+  int64_t stale = 0, filtered = 0, failed = 0;
+
+  void add(const TrajectoryGroup& group, RolloutEnd end);
+  template <class F>
+  static void fields(F& f) {
+    using W = WastedTokens;
+    f("stale", &W::stale)("filtered", &W::filtered)("failed", &W::failed);
+  }
+};
 
 }  // namespace primerl

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/rollout/evaluation.h"
+
 namespace primerl {
 namespace {
 
@@ -27,8 +29,8 @@ void add_environment(const std::vector<PooledGroup>& groups, const RewardTotals&
   Lengths lengths;
   for (const PooledGroup& pooled : groups) {
     if (pooled.group.source.environment != index) continue;
-    all.add(pooled.group);
-    trained.add(pooled.group);
+    all.add(pooled.group, own.eval.pass_reward);
+    trained.add(pooled.group, own.eval.pass_reward);
     for (const Trajectory& member : pooled.group.members)
       if (!member.is_failed) lengths.add(member, own.eval.pass_reward);
   }
@@ -44,6 +46,10 @@ void add_environment(const std::vector<PooledGroup>& groups, const RewardTotals&
     add("reward/mean", all.mean());
     add("reward/min", all.min);
     add("reward/max", all.max);
+    const auto counts = pass_counts(own.group_size);
+    for (size_t i = 0; i < std::min(all.passes.size(), counts.size()); ++i)
+      add(fmt::format("reward/pass@{}", counts[i]),
+          all.passes[i] / static_cast<double>(all.num_complete));
   }
   if (trained.count == 0) return;
   const auto count = static_cast<double>(trained.count);

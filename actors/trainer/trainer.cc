@@ -11,6 +11,10 @@
 namespace primerl {
 namespace {
 
+// Filtered batches' worth of groups between two reports; run_alarms.h raises an alarm of more
+// than 5.
+constexpr int64_t kFilteredToldBatches = 6;
+
 int64_t pool_max(const Tenant& tenant) {
   return (tenant.max_off_policy_steps + 2) * tenant.groups_per_batch();
 }
@@ -51,6 +55,7 @@ void add_report(const TrainReport& report, ObjectiveRule rule, MetricValues& val
     values.emplace_back("capped/all/mean", report.capped_fraction);
   values.emplace_back("optim/grad_norm", report.grad_norm);
   values.emplace_back("optim/lr", report.learning_rate);
+  add_measures(report.measures, values);
 }
 
 }  // namespace
@@ -104,14 +109,13 @@ Contract Trainer::contract(const OwnObjectives& own) {
             f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
                 "pool", &T::pool_)("consumed", &T::consumed_)("held_out", &T::held_out_)(
                 "taken", &T::finished_step_)("last_end", &T::last_end_)("filtered", &T::filtered_)(
-                "num_sampled_tokens", &T::num_sampled_tokens_)(
-                "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
-                "num_lost", &T::num_lost_)("why_lost", &T::loss_reasons_)(
-                "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
-                "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
-                "fault", &T::fault_)("is_in_line", &T::is_queued_)("batch", &T::batch_groups_)(
-                "save", &T::save_)("saves_at_end", &T::saves_at_end_)("score", &T::score_)(
-                "rows", &T::rows_);
+                "num_sampled_tokens", &T::num_sampled_tokens_)("wasted", &T::wasted_)(
+                "num_skipped", &T::num_skipped_)("num_lost", &T::num_lost_)(
+                "why_lost", &T::loss_reasons_)("checkpointed", &T::checkpointed_)(
+                "is_published", &T::is_published_)("is_waiting", &T::is_waiting_)(
+                "waited", &T::waited_)("is_done", &T::is_done_)("fault", &T::fault_)(
+                "is_in_line", &T::is_queued_)("batch", &T::batch_groups_)("save", &T::save_)(
+                "saves_at_end", &T::saves_at_end_)("score", &T::score_)("rows", &T::rows_);
           });
   if (own != nullptr)
     contract.options.make = [own] {
@@ -165,7 +169,10 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   if (!pooled.refused.empty())
     services().count("members_refused", static_cast<int64_t>(pooled.refused.size()));
   if (const auto verdict = judge(pooled.group, own, use)) {
-    if (verdict->end == RolloutEnd::kFiltered) filtered_[environment].add(pooled.group);
+    if (verdict->end == RolloutEnd::kFiltered) {
+      filtered_[environment].add(pooled.group, own.eval.pass_reward);
+      publish_waiting();
+    }
     end_group(pooled, verdict->end, verdict->reason);
     return fail_when_nothing_trains();
   }
@@ -205,6 +212,17 @@ Status Trainer::add_held_out(const PooledGroup& pooled) {
   ended_.send(std::move(ended),
               for_tenant(tenant_).answering(pooled.cause).to_origin_of(pooled.origin));
   return ok();
+}
+
+/// Reports filtered groups while they keep a step from being made.
+void Trainer::publish_waiting() {
+  const int64_t of_batch = tenant().groups_per_batch();
+  int64_t num_filtered = 0;
+  for (const auto& [environment, totals] : filtered_) num_filtered += totals.num_groups;
+  if (num_filtered % (kFilteredToldBatches * of_batch) != 0) return;
+  services().publish_metrics(tenant_, version_.value,
+                             {{"waiting/groups_filtered", static_cast<double>(num_filtered)},
+                              {"waiting/groups", static_cast<double>(of_batch)}});
 }
 
 Status Trainer::on_straggler() {
@@ -294,7 +312,7 @@ void Trainer::take_batch() {
 
 std::optional<Result<TrainReport>> Trainer::step() {
   if (batch_ == nullptr) {
-    auto batch = make_batch(batch_groups_, tenant(), uses_);
+    auto batch = make_batch(batch_groups_, tenant(), uses_, version_);
     if (!batch.ok()) return batch.error();
     batch_ = std::make_shared<const TrainBatch>(std::move(batch).value());
   }
@@ -335,9 +353,13 @@ void Trainer::end_step(const Result<TrainReport>& report) {
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
   RewardTotals filtered;
   for (const auto& [environment, totals] : filtered_) filtered.add(totals);
-  finished_step_ =
-      FinishedStep{batch_metrics(groups, filtered, version_, tenant()), services().now(),
-                   report->num_tokens, report->num_loss_tokens, report->num_pass_tokens};
+  finished_step_ = FinishedStep{batch_metrics(groups, filtered, version_, tenant()),
+                                services().now(),
+                                report->num_tokens,
+                                report->num_loss_tokens,
+                                report->num_pass_tokens,
+                                report->measures.flops,
+                                report->measures.peak_flops};
   add_report(*report, uses_.front().rule, finished_step_->values);
   for (auto& all :
        {environment_metrics(groups, filtered_, tenant()), curriculum_metrics(rows_, tenant())})
@@ -372,11 +394,8 @@ void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::st
   const TrajectoryGroup& group = pooled.group;
   // Cancelled groups were not judged; a resumed run opens them again.
   if (end != RolloutEnd::kCancelled) consumed_.add(group.ordinal);
-  if (end == RolloutEnd::kStale) {
-    const int64_t num_tokens = num_sampled_tokens(group);
-    num_stale_tokens_ += num_tokens;
-    services().count("tokens_stale", num_tokens);
-  }
+  if (end == RolloutEnd::kStale) services().count("tokens_stale", num_sampled_tokens(group));
+  wasted_.add(group, end);
   if (end != RolloutEnd::kTrained && end != RolloutEnd::kCancelled) {
     ++num_lost_;
     loss_reasons_.add(end, reason);
@@ -444,8 +463,14 @@ void Trainer::publish_step_metrics() {
   add("time/learner", busy);
   add("progress/tokens", static_cast<double>(taken.num_tokens));
   add("progress/loss_tokens", static_cast<double>(taken.num_loss_tokens));
-  add("progress/stale_tokens", static_cast<double>(num_stale_tokens_));
-  num_stale_tokens_ = num_sampled_tokens_ = 0;
+  add("progress/stale_tokens", static_cast<double>(wasted_.stale));
+  add("progress/filtered_tokens", static_cast<double>(wasted_.filtered));
+  add("progress/failed_tokens", static_cast<double>(wasted_.failed));
+  const double flops = busy > 0 ? taken.flops / busy : 0;
+  if (flops > 0) add("perf/model_tflops", flops * 1e-12);
+  if (flops > 0 && taken.peak_flops > 0) add("perf/mfu", flops / taken.peak_flops);
+  wasted_ = {};
+  num_sampled_tokens_ = 0;
   last_end_ = ended;
   services().publish_metrics(tenant_, version_.value, all);
 }

@@ -77,13 +77,15 @@ class Trainer final : public Actor {
     Time began;
     int64_t num_tokens = 0, num_loss_tokens = 0;
     int64_t num_pass_tokens = 0;  // of all tenants in its last pass; 0: the pass was not shared
+    double flops = 0, peak_flops = 0;  // StepMeasures
 
     template <class F>
     static void fields(F& f) {
-      f("values", &FinishedStep::values)("began", &FinishedStep::began)("num_tokens",
-                                                                        &FinishedStep::num_tokens)(
-          "num_loss_tokens", &FinishedStep::num_loss_tokens)("num_pass_tokens",
-                                                             &FinishedStep::num_pass_tokens);
+      f("values", &FinishedStep::values)("began", &FinishedStep::began)(
+          "num_tokens", &FinishedStep::num_tokens)("num_loss_tokens",
+                                                   &FinishedStep::num_loss_tokens)(
+          "num_pass_tokens", &FinishedStep::num_pass_tokens)("flops", &FinishedStep::flops)(
+          "peak_flops", &FinishedStep::peak_flops);
     }
   };
 
@@ -141,6 +143,7 @@ class Trainer final : public Actor {
   void end_group(const PooledGroup& group, RolloutEnd end, const std::string& reason);
   void end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason);
   Status fail_when_nothing_trains();
+  void publish_waiting();
   /// Publishes the last step's metrics, once its end is known.
   void publish_step_metrics();
   /// Keeps the number by which checkpoints are the best ones. Unknown metrics end the run.
@@ -177,7 +180,7 @@ class Trainer final : public Actor {
   std::map<uint32_t, RewardTotals> filtered_;  // since the last step, by environment
   std::map<uint32_t, TrainedRows> rows_;       // of the environments that have a curriculum
   int64_t num_sampled_tokens_ = 0;             // received since the last step
-  int64_t num_stale_tokens_ = 0;               // since the last step
+  WastedTokens wasted_;                        // since the last step
   int64_t num_skipped_ = 0;                    // in a row
   int64_t num_lost_ = 0;                       // groups in a row
   LossReasons loss_reasons_;                   // why these did not train

@@ -5,6 +5,8 @@
 
 #include "graph/base/files.h"
 #include "kernels/common/finite.h"
+#include "kernels/common/flops.h"
+#include "kernels/common/gradient_norms.h"
 #include "kernels/common/step_report.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/train/optimizer_state.h"
@@ -198,6 +200,10 @@ Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
   if (step.report.skipped) return step;
   RETURN_IF_ERROR(backend_->run("training step", 0, [&] {
     step.micro_batches = micro_batches_of(batch);
+    step.report.measures.flops =
+        training_flops(backend_->model().config, step.micro_batches, has_adapters());
+    step.report.measures.peak_flops =
+        options_.peak_tflops > 0 ? options_.peak_tflops * 1e12 : backend_->peak_flops();
     if (needs_no_measure(batch, *step.objective)) step.num_measured = step.micro_batches.size();
     if (batch.loss == LossKind::kPolicy) weigh(step.micro_batches, *step.objective);
     const AdapterTable* const adapter = backend_->adapter(slot);
@@ -257,8 +263,21 @@ Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
     return is_dumped ? dump_.write(options_.debug.dump_folder) : ok();
   }
   add_means(step.sums, report);
+  if (step.batch->loss == LossKind::kPolicy) step.sums.measures.write(report.measures);
   RETURN_IF_ERROR(backend_->update(slot, report));
+  if (!report.skipped) RETURN_IF_ERROR(measure_gradient(report));
   return is_dumped ? dump(slot) : ok();
+}
+
+Status LearnerCore::measure_gradient(TrainReport& report) {
+  if (has_adapters()) {
+    report.measures.grad_norms.assign(kGradientGroups.size(), 0);
+    report.measures.grad_norms[static_cast<size_t>(GradientGroup::kAdapters)] = report.grad_norm;
+    return ok();
+  }
+  ASSIGN_OR_RETURN(const auto squares, backend_->gradient_squares());
+  report.measures.grad_norms = norms_by_group(backend_->table(), squares);
+  return ok();
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> LearnerCore::snapshot(TenantSlot tenant,

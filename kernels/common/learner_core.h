@@ -54,6 +54,8 @@ class LearnerBackend {
   virtual bool can_share_passes() const = 0;
   /// The wanted rows of a micro-batch of an adapter, if they are fewer than those of a pass.
   virtual std::optional<int32_t> adapter_batch_tokens() const { return std::nullopt; }
+  /// Dense operations per second of the device; 0: not known.
+  virtual double peak_flops() const { return 0; }
   /// "cuda:0 in bfloat16"; empty for the CPU.
   virtual std::string device_text() const { return {}; }
   /// Sets a function that gets the activations of every later forward pass, on the device.
@@ -74,6 +76,9 @@ class LearnerBackend {
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
   /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
   virtual Status update(size_t slot, TrainReport& report) = 0;
+  /// The sum of squares of the last step's gradient, before the clip, of each trained parameter of
+  /// table(), in its order. Only of whole weights.
+  virtual Result<std::vector<double>> gradient_squares() { return std::vector<double>(); }
   /// Adds the tensors that engines apply.
   virtual Status snapshot(size_t slot, WeightSnapshot& snapshot) = 0;
   virtual Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) = 0;
@@ -158,6 +163,8 @@ class LearnerCore : public Learner, private StepRunner {
   bool has_debug_fault() const override { return !debug_fault_.empty(); }
   bool shares_passes() const override;
   Status update(const StepInProgress& step, TrainReport& report);
+  /// Fills the norms by group, of a step that was not skipped.
+  Status measure_gradient(TrainReport& report);
   /// Checks or records activations for the debug options.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);

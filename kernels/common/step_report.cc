@@ -70,7 +70,7 @@ TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPar
   return token;
 }
 
-void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
+void add_token(const TrainTarget& target, const TokenLoss& token, double entropy, LossSums& sums) {
   sums.loss += token.loss;
   sums.entropy += entropy;
   sums.mismatch_kl += token.mismatch_kl;
@@ -80,6 +80,7 @@ void add_token(const TokenLoss& token, double entropy, LossSums& sums) {
   sums.masked_by[static_cast<size_t>(token.reason)] += token.masked ? 1 : 0;
   sums.ratio += token.ratio;
   sums.ratio_squared += token.ratio * token.ratio;
+  sums.measures.add(target.position, target.distance, token.ratio, token.mismatch_kl);
 }
 
 }  // namespace primerl

@@ -28,6 +28,6 @@ void add_means(const LossSums& sums, TrainReport& report);
 /// The loss of a token, given its current log-probability.
 TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part);
 /// Adds the loss of a token to the sums.
-void add_token(const TokenLoss& token, double entropy, LossSums& sums);
+void add_token(const TrainTarget& target, const TokenLoss& token, double entropy, LossSums& sums);
 
 }  // namespace primerl

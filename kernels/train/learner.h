@@ -27,6 +27,7 @@
 #include "graph/base/late_answers.h"
 #include "graph/base/resource.h"
 #include "kernels/train/learner_turns.h"
+#include "kernels/train/step_measures.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
@@ -40,6 +41,8 @@ struct TrainSample {
   std::vector<float> proximal;     // log-probabilities of a proximal policy; empty: none stored
   std::vector<float> reference;    // of a reference model; empty: the learner computes them
   std::vector<float> weights;      // of the loss of each token, >= 0; empty: 1
+  std::vector<int32_t> distances;  // versions from each token to the step, -1: not sampled; empty:
+                                   // not known. For metrics only.
   float temperature = 1.0F;        // at sampling; logits are divided by it
   /// kept_sets.h: one entry for each token with loss_mask 1; empty: all tokens were kept. The
   /// policy is then the distribution over the kept ids only; they do not depend on the weights.
@@ -109,7 +112,8 @@ struct TrainReport {
   /// had several passes.
   int64_t num_pass_tokens = 0;
   int32_t num_micro_batches = 0;
-  bool skipped = false;  // no loss tokens, or a non-finite gradient: weights unchanged
+  StepMeasures measures;  // for people
+  bool skipped = false;   // no loss tokens, or a non-finite gradient: weights unchanged
   std::string skip_reason;
 
   template <class F>
@@ -123,8 +127,8 @@ struct TrainReport {
         "effective_size", &R::effective_size)("grad_norm", &R::grad_norm)(
         "learning_rate", &R::learning_rate)("num_tokens", &R::num_tokens)(
         "num_loss_tokens", &R::num_loss_tokens)("num_pass_tokens", &R::num_pass_tokens)(
-        "num_micro_batches", &R::num_micro_batches)("skipped", &R::skipped)("skip_reason",
-                                                                            &R::skip_reason);
+        "num_micro_batches", &R::num_micro_batches)("measures", &R::measures)(
+        "skipped", &R::skipped)("skip_reason", &R::skip_reason);
   }
 };
 

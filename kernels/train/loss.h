@@ -33,6 +33,7 @@
 #include <span>
 
 #include "kernels/train/objective.h"
+#include "kernels/train/step_measures.h"
 
 namespace primerl {
 
@@ -81,6 +82,7 @@ struct LossSums {
   int64_t capped = 0;
   std::array<int64_t, kMaskReasons> masked_by = {};  // by reason
   double ratio = 0, ratio_squared = 0;               // for the effective sample size
+  MeasureSums measures;
 };
 
 /// In r and k3, d is clamped to this, so that one bad token cannot make a step overflow.

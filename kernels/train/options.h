@@ -81,6 +81,7 @@ struct LearnerOptions {
   /// the channel. If none is free, a snapshot goes through the host.
   int32_t device_snapshots = 3;
   int32_t threads = 0;         // 0 = decided by the plan
+  double peak_tflops = 0;      // of its device, for the metric perf/mfu; 0 = of a known device
   std::string device = "cpu";  // device of its process, set by the plan
   int32_t max_steps = 0;       // of the tenant, for the schedule; 0 = unknown
   int64_t init_seed = -1;      // >= 0: a folder without weights starts from random ones (SFT)

@@ -95,6 +95,8 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int
     if (!sample.advantages.empty()) target.advantage = sample.advantages[i];
     target.inverse_temperature = 1.0F / sample.temperature;
     target.sample = static_cast<int32_t>(index);
+    target.position = static_cast<int32_t>(i);
+    if (!sample.distances.empty()) target.distance = sample.distances[i];
     if (!sample.proximal.empty()) target.proximal = sample.proximal[i];
     if (!sample.reference.empty()) target.reference = sample.reference[i];
     if (!sample.weights.empty()) target.weight = sample.weights[i];
@@ -236,6 +238,8 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
                      name, i, logprob, kLogprobMin, kLogprobMax);
   }
   RETURN_IF_ERROR(check_weights(sample));
+  if (!sample.distances.empty() && sample.distances.size() != length)
+    return error(Code::kInvalid, "{} tokens, but {} distances", length, sample.distances.size());
   if (length > static_cast<size_t>(limits.max_sequence_tokens))
     return error(Code::kInvalid, "{} tokens are more than the learner's limit of {}", length,
                  limits.max_sequence_tokens);

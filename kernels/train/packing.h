@@ -28,8 +28,10 @@ struct TrainTarget {
   float logprob = 0;  // at sampling
   float advantage = 0;
   float inverse_temperature = 1;
-  int32_t sample = 0;  // index in the batch
-  double weight = 1;   // of its loss: of the sample, times that of step_targets.h
+  int32_t sample = 0;     // index in the batch
+  int32_t position = 0;   // of the token in its sample
+  int32_t distance = -1;  // TrainSample::distances
+  double weight = 1;      // of its loss: of the sample, times that of step_targets.h
   float proximal = std::numeric_limits<float>::quiet_NaN();   // NaN: none stored
   float reference = std::numeric_limits<float>::quiet_NaN();  // NaN: not known
   float measured = std::numeric_limits<float>::quiet_NaN();   // log pi before the step's gradients

@@ -107,17 +107,6 @@ OptionsOf<EngineOptions> torch_engine_options() {
       .table("debug", &EngineOptions::debug, debug, "for finding the first NaN or infinity");
 }
 
-OptionSet learner_debug_options() {
-  using D = LearnerDebugOptions;
-  return OptionsOf<D>()
-      .field("check_finite", &D::check_finite, any(),
-             "names the first activation that is NaN or infinite, and skips the step")
-      .field("batch_folder", &D::batch_folder, any(),
-             "keeps each step's batch here, for `primerl-graph train-step`; empty = no")
-      .field("batches_max", &D::batches_max, at_least(1) | unit("files"),
-             "newest batches that are kept");
-}
-
 OptionsOf<LearnerOptions> torch_learner_options() {
   using L = LearnerOptions;
   return learner_options<L>()
@@ -128,6 +117,9 @@ OptionsOf<LearnerOptions> torch_learner_options() {
              "type of activations and matmuls; weights are kept in float32. \"auto\": float32 on "
              "the CPU, which has no other, bfloat16 on a CUDA device")
       .field("products", &L::products, one_of({"dtype", "fp8"}), kProductsDoc)
+      .field("peak_tflops", &L::peak_tflops, at_least(0),
+             "dense operations per second of its device, in 10^12, for the metric perf/mfu; 0 = of "
+             "known CUDA devices their data sheet, of others no perf/mfu")
       .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
              "on a CUDA device, copies of the weights that engines take from there: one more than "
              "'versions_max' of the weight channel; what finds none free goes through the host")

@@ -95,4 +95,15 @@ OptionSet schedule_options() {
       .field("min_lr", &ScheduleOptions::min_lr, at_least(0), "where the decay ends");
 }
 
+OptionSet learner_debug_options() {
+  using D = LearnerDebugOptions;
+  return OptionsOf<D>()
+      .field("check_finite", &D::check_finite, any(),
+             "names the first activation that is NaN or infinite, and skips the step")
+      .field("batch_folder", &D::batch_folder, any(),
+             "keeps each step's batch here, for `primerl-graph train-step`; empty = no")
+      .field("batches_max", &D::batches_max, at_least(1) | unit("files"),
+             "newest batches that are kept");
+}
+
 }  // namespace primerl

@@ -9,8 +9,9 @@
 
 namespace primerl {
 
-OptionSet loss_options();       // LossOptions
-OptionSet optimizer_options();  // OptimizerOptions
-OptionSet schedule_options();   // ScheduleOptions
+OptionSet loss_options();           // LossOptions
+OptionSet optimizer_options();      // OptimizerOptions
+OptionSet schedule_options();       // ScheduleOptions
+OptionSet learner_debug_options();  // LearnerDebugOptions
 
 }  // namespace primerl

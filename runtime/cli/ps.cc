@@ -2,6 +2,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/run_facts.h"
+#include "runtime/monitor/run_alarms.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/monitor/run_table.h"
 #include "runtime/program/exit_code.h"
@@ -34,10 +35,21 @@ Json status_of(const fs::path& folder, const Json& facts, std::string_view state
       .set("state", state);
 }
 
+/// The alarms that were raised after the last line of metrics.jsonl. A file that cannot be read has
+/// none: how the run ended is shown anyway.
+void add_training_alarms(const fs::path& folder, Json& status) {
+  const auto history = alarm_history(folder / "metrics.jsonl");
+  if (!history.ok()) return;
+  Json alarms = Json::array();
+  for (const AlarmChange& alarm : history->alarms.raised()) alarms.push_back(alarm.json());
+  if (!alarms.as_array().empty()) status.set("training_alarms", std::move(alarms));
+}
+
 Found ended(const fs::path& folder, const Json& facts) {
   Json status = status_of(folder, facts, "ended");
   for (const char* key : {"end", "exit_code", "why", "started", "ended"})
     status.set(key, member(facts, key));
+  add_training_alarms(folder, status);
   return {std::move(status), kExitDone};
 }
 
@@ -62,6 +74,7 @@ Found lost(const fs::path& folder, const Json& facts) {
   if (const std::string sockets = text_member(facts, "sockets");
       !sockets.empty() && fs::exists(sockets, fault))
     status.set("sockets", sockets);
+  add_training_alarms(folder, status);
   return {std::move(status), kExitFailed};
 }
 

@@ -63,6 +63,26 @@ std::string evaluation_text(const StepFacts& evaluation, const Tenant& tenant) {
                      text.empty() ? "no result" : text, evaluation.get(prefix + "rows"));
 }
 
+/// The raised alarms with what to do, and one line for each kind that has ended.
+std::string alarms_text(const AlarmHistory& history, const std::string& tenant) {
+  std::string text;
+  for (const AlarmKind kind : kAlarmKinds) {
+    const AlarmChange* newest = nullptr;
+    size_t count = 0;  // times it was raised
+    for (const AlarmChange& change : history.changes) {
+      if (change.kind != kind || change.tenant != tenant) continue;
+      newest = &change;
+      count += change.is_raised ? 1 : 0;
+    }
+    if (newest == nullptr) continue;
+    const std::string times = count > 1 ? fmt::format(" ({} times)", count) : "";
+    text += newest->is_raised ? fmt::format("  alarm{}  {}\n", times, alarm_text(*newest))
+                              : fmt::format("  alarm{}  {}, ended in step {}\n", times,
+                                            newest->text, newest->step);
+  }
+  return text;
+}
+
 std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder& folder,
                         const MetricsLog& metrics, bool is_finished, const Terminal& terminal) {
   const StepFacts* newest = metrics.newest(tenant.name);
@@ -91,6 +111,7 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
         fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
                     newest->get("off_policy/mean"), newest->get("off_policy/max"),
                     tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
+  text += alarms_text(metrics.alarms(), tenant.name);
   const auto found = find_checkpoints(
       checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()), CheckpointDepth::kSizes);
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown_path(found.newest->folder));
@@ -100,8 +121,8 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
 /// The files of a run for a person, as far as this run wrote them.
 std::string files_text(const std::filesystem::path& folder) {
   std::string text;
-  for (const char* name : {"metrics.jsonl", "rollouts.jsonl", "rollouts/", "evaluations.jsonl",
-                           "evaluations/", "logs/", "tb/"}) {
+  for (const char* name : {"metrics.jsonl", "alarms.jsonl", "rollouts.jsonl", "rollouts/",
+                           "evaluations.jsonl", "evaluations/", "logs/", "tb/"}) {
     std::error_code fault;
     if (!std::filesystem::exists(folder / name, fault)) continue;
     text += (text.empty() ? "" : ", ") + std::string(name);
@@ -154,6 +175,11 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
       for (const auto& [key, value] : evaluation->values) values.set(key, value);
       entry.set("eval", std::move(values));
     }
+    Json alarms = Json::array();
+    if (metrics != nullptr)
+      for (const AlarmChange& change : metrics->alarms().changes)
+        if (change.tenant == tenant.name) alarms.push_back(change.json());
+    if (!alarms.as_array().empty()) entry.set("alarms", std::move(alarms));
     const auto found =
         find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()),
                          CheckpointDepth::kSizes);

@@ -114,7 +114,18 @@ void StatusPublisher::publish_step(const StepLine& line, Time now, Published& pu
       metrics_->write(line.tenant, line.step, line.wall_seconds - start_.wall_zero, line.values);
   if (kind_of(line.values) == MetricsKind::kStep)
     store_.step_taken(shown_tenant_, *metrics_->newest(line.tenant), now);
+  publish_alarms(line.tenant);
   if (published.fault.ok()) published.fault = std::move(written);
+}
+
+void StatusPublisher::publish_alarms(const std::string& tenant) {
+  const auto changes = metrics_->take_alarm_changes();
+  const std::string name = plan_.tenants.size() > 1 ? tenant + ": " : "";
+  for (const AlarmChange& change : changes)
+    note(change.is_raised
+             ? fmt::format("alarm: {}{}", name, alarm_text(change))
+             : fmt::format("alarm: {}{}, ended in step {}", name, change.text, change.step));
+  store_.set_alarms(shown_tenant_, metrics_->alarms().alarms.raised(tenant));
 }
 
 void StatusPublisher::remove_steps(ProcessId process) { steps_[process.index()].remove(); }
@@ -201,6 +212,8 @@ void StatusPublisher::show(Time now, const std::string& phase) {
     facts.off_policy_max = newest->get("off_policy/max");
     facts.tokens_per_second = generated_tokens_per_second(*newest);
     facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
+    for (const AlarmChange& alarm : metrics_->alarms().alarms.raised(tenant.name))
+      facts.alarms += fmt::format("{}{}", facts.alarms.empty() ? "" : ", ", to_string(alarm.kind));
   }
   terminal_.update(now, facts);
   store_.set_phase(phase);

@@ -3,6 +3,7 @@
 ///   the terminal      the status line, warnings and errors of all processes
 ///   run.json          how the run started, its processes, their memory     (RunFolder)
 ///   metrics.jsonl     the steps of all trainers, also for TensorBoard      (MetricsLog)
+///   alarms.jsonl      alarms that the steps raise                          (MetricsLog)
 ///   logs/run.jsonl    the log lines of all processes, in one file
 ///   /metrics, /status through the StatusStore, which `ps` reads too
 ///
@@ -94,6 +95,8 @@ class StatusPublisher {
 
  private:
   void publish_step(const StepLine& line, Time now, Published& published);
+  /// Shows the alarms that the tenant's newest line raised or ended.
+  void publish_alarms(const std::string& tenant);
   void merge_log(ProcessId process, const LogLine& line);
   std::string speaker(ProcessId process, const std::string& instance) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
@@ -17,6 +18,7 @@ MetricsKind kind_of(const Json& line) {
   for (const auto& [name, value] : line.as_object()) {
     if (std::string_view(name).starts_with(kEvaluationPrefix)) return MetricsKind::kEvaluation;
     if (std::string_view(name).starts_with(kEnvironmentPrefix)) return MetricsKind::kEnvironment;
+    if (std::string_view(name).starts_with(kWaitingPrefix)) return MetricsKind::kWaiting;
   }
   return MetricsKind::kStep;
 }
@@ -40,6 +42,7 @@ Result<std::map<std::string, int64_t>> last_lines(const std::filesystem::path& m
 MetricsKind kind_of(const MetricValues& values) {
   if (values.empty()) return MetricsKind::kStep;
   if (values.front().first.starts_with(kEvaluationPrefix)) return MetricsKind::kEvaluation;
+  if (values.front().first.starts_with(kWaitingPrefix)) return MetricsKind::kWaiting;
   return values.front().first.starts_with(kEnvironmentPrefix) ? MetricsKind::kEnvironment
                                                               : MetricsKind::kStep;
 }
@@ -50,23 +53,25 @@ double StepFacts::get(std::string_view name, double missing) const {
   return missing;
 }
 
-MetricsLog::MetricsLog(std::filesystem::path file, std::unique_ptr<LineFile> lines,
+MetricsLog::MetricsLog(const RunFolder& folder, std::unique_ptr<LineFile> lines,
                        std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
                        std::string score)
-    : file_(std::move(file)),
+    : file_(folder.metrics_file()),
       lines_(std::move(lines)),
       board_(std::move(board)),
       wall_time_(wall_time),
       has_tenants_(has_tenants),
-      score_(std::move(score)) {}
+      score_(std::move(score)),
+      alarms_file_(folder.alarms_file()) {}
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, double wall_time,
                                                      bool has_tenants, std::string score) {
   ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
   ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
-  return std::unique_ptr<MetricsLog>(new MetricsLog(folder.metrics_file(), std::move(lines),
-                                                    std::move(board), wall_time, has_tenants,
-                                                    std::move(score)));
+  std::unique_ptr<MetricsLog> log(new MetricsLog(folder, std::move(lines), std::move(board),
+                                                 wall_time, has_tenants, std::move(score)));
+  RETURN_IF_ERROR(log->read_alarms());
+  return log;
 }
 
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
@@ -75,7 +80,8 @@ Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path&
 
 Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps) {
   ASSIGN_OR_RETURN(written_, newest_steps(file_));
-  for (const MetricsKind kind : {MetricsKind::kEvaluation, MetricsKind::kEnvironment}) {
+  for (const MetricsKind kind :
+       {MetricsKind::kEvaluation, MetricsKind::kEnvironment, MetricsKind::kWaiting}) {
     ASSIGN_OR_RETURN(reported_[kind], last_lines(file_, kind));
     for (auto& [tenant, step] : reported_[kind])
       if (const auto last = last_steps.find(tenant); last != last_steps.end())
@@ -136,7 +142,43 @@ Status MetricsLog::write_line(const std::string& tenant, int64_t step, double ti
   for (const auto& [name, value] : values) line.set(name, value);
   RETURN_IF_ERROR(lines_->append(line.dump()));
   ++num_lines_;
+  RETURN_IF_ERROR(update_alarms(tenant, step, time, values));
   return board_->write(wall_time_ + time, step, has_tenants_ ? tenant + "/" : "", values);
+}
+
+Status MetricsLog::read_alarms() {
+  ASSIGN_OR_RETURN(alarms_, alarm_history(file_));
+  alarm_lines_.reset();
+  std::error_code fault;
+  if (alarms_.changes.empty() && !std::filesystem::exists(alarms_file_, fault)) return ok();
+  std::string lines;
+  for (const AlarmChange& change : alarms_.changes) lines += change.json().dump() + "\n";
+  return replace_file(system_files(), alarms_file_, lines);
+}
+
+/// The line is in the file already.
+Status MetricsLog::update_alarms(const std::string& tenant, int64_t step, double time,
+                                 const MetricValues& values) {
+  const MetricsKind kind = kind_of(values);
+  const auto last = alarms_.alarms.last_step(tenant);
+  if (last && (step < *last || (step == *last && kind == MetricsKind::kStep))) {
+    if (kind != MetricsKind::kStep && kind != MetricsKind::kWaiting) return ok();
+    RETURN_IF_ERROR(read_alarms());
+    std::ranges::copy_if(
+        alarms_.changes, std::back_inserter(new_changes_),
+        [&](const AlarmChange& change) { return change.tenant == tenant && change.step == step; });
+    return ok();
+  }
+  for (AlarmChange& change :
+       alarms_.alarms.add(tenant, step, std::round(time * 1e3) / 1e3, values)) {
+    if (alarm_lines_ == nullptr) {
+      ASSIGN_OR_RETURN(alarm_lines_, LineFile::open(alarms_file_));
+    }
+    RETURN_IF_ERROR(alarm_lines_->append(change.json().dump()));
+    new_changes_.push_back(change);
+    alarms_.changes.push_back(std::move(change));
+  }
+  return ok();
 }
 
 const StepFacts* MetricsLog::newest(const std::string& tenant) const {

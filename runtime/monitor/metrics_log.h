@@ -8,8 +8,12 @@
 ///
 /// Evaluations have lines of their own, with names that begin with "eval/"; `step` is the version
 /// that was measured. So have the numbers of environments that drive rollouts ("env/"); `step` is
-/// the one that trained these rollouts. They are no steps: status line, curve and resume ignore
-/// them.
+/// the one that trained these rollouts. Lines that begin with "waiting/" say what happened since
+/// step `step` while no further one was made. They are no steps: status line, curve and resume
+/// ignore them.
+///
+/// Alarms are computed from the lines (run_alarms.h) and written to alarms.jsonl, a line each. That
+/// file is a function of metrics.jsonl: where steps are made again, it is written again.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +22,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/monitor/run_alarms.h"
 #include "runtime/monitor/tensorboard.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
@@ -35,7 +41,8 @@ struct StepFacts {
   double get(std::string_view name, double missing = 0) const;
 };
 
-enum class MetricsKind : uint8_t { kStep, kEvaluation, kEnvironment };
+enum class MetricsKind : uint8_t { kStep, kEvaluation, kEnvironment, kWaiting };
+inline constexpr std::string_view kWaitingPrefix = "waiting/";
 /// What these are the numbers of, by the name of the first.
 MetricsKind kind_of(const MetricValues& values);
 
@@ -67,13 +74,21 @@ class MetricsLog {
   /// Average time from step to step in this start; 0 before the second.
   double seconds_per_step(const std::string& tenant) const;
   size_t num_lines() const { return num_lines_; }
+  /// The alarms of the whole run, also of earlier starts.
+  const AlarmHistory& alarms() const { return alarms_; }
+  /// Those that were raised or ended since the last call.
+  std::vector<AlarmChange> take_alarm_changes() { return std::exchange(new_changes_, {}); }
 
  private:
   Status write_line(const std::string& tenant, int64_t step, double time,
                     const MetricValues& values);
   Status remove_later(const std::string& tenant, int64_t step);
+  /// Computes alarms and alarms.jsonl again from metrics.jsonl.
+  Status read_alarms();
+  Status update_alarms(const std::string& tenant, int64_t step, double time,
+                       const MetricValues& values);
 
-  MetricsLog(std::filesystem::path file, std::unique_ptr<LineFile> lines,
+  MetricsLog(const RunFolder& folder, std::unique_ptr<LineFile> lines,
              std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
              std::string score);
 
@@ -92,6 +107,10 @@ class MetricsLog {
   std::map<std::string, StepFacts> newest_evaluation_;
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;
+  AlarmHistory alarms_;
+  std::vector<AlarmChange> new_changes_;
+  const std::filesystem::path alarms_file_;
+  std::unique_ptr<LineFile> alarm_lines_;  // null until the first alarm
 };
 
 }  // namespace primerl

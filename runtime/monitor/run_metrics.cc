@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "graph/base/histogram.h"
 #include "runtime/monitor/prometheus.h"
 #include "runtime/monitor/status_store.h"
 
@@ -435,6 +436,15 @@ void Metrics::tenants() {
   each_with_step([](const TenantPicture& tenant) { return as_number(tenant.newest->step); });
   out_.gauge("primerl_tenant_last_step_age_seconds", "Since the tenant's last step.");
   each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
+  out_.gauge("primerl_training_alarm", "1 while the alarm of the tenant is raised.");
+  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+    for (const AlarmKind kind : kAlarmKinds) {
+      const auto& alarms = picture_.tenants[slot].alarms;
+      const bool is_raised = std::any_of(alarms.begin(), alarms.end(),
+                                         [kind](const auto& alarm) { return alarm.kind == kind; });
+      out_.sample({{"tenant", plan_.tenants[slot].name}, {"alarm", to_string(kind)}},
+                  is_raised ? 1.0 : 0.0);
+    }
 }
 
 /// The last line of metrics.jsonl of each tenant. Different metrics may become the same name; the
@@ -448,8 +458,9 @@ void Metrics::training() {
   for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
     if (const auto& newest = picture_.tenants[slot].newest; newest != nullptr)
       for (const auto& [metric, value] : newest->values)
-        families[prometheus_name("primerl_training_", metric)].push_back(
-            {plan_.tenants[slot].name, metric, value});
+        if (!bucket_of_metric(metric))
+          families[prometheus_name("primerl_training_", metric)].push_back(
+              {plan_.tenants[slot].name, metric, value});
   for (const auto& [name, values] : families) {
     out_.gauge(name, fmt::format("{} of the last step, as in metrics.jsonl.", values[0].metric));
     for (const Value& one : values)

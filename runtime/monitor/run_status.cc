@@ -36,6 +36,11 @@ Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
     if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
     if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));
     if (tenant.served.learner) one.set("learner_share", part(*tenant.served.learner));
+    if (!tenant.alarms.empty()) {
+      Json alarms = Json::array();
+      for (const AlarmChange& alarm : tenant.alarms) alarms.push_back(alarm.json());
+      one.set("alarms", std::move(alarms));
+    }
     if (tenant.newest != nullptr) {
       Json values = Json::object();
       for (const auto& [name, value] : tenant.newest->values) values.set(name, value);

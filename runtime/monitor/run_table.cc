@@ -96,6 +96,18 @@ std::string percent_text(const Json& object, std::string_view key) {
   return fmt::format("{:.0f}%", 100 * value->as_double());
 }
 
+/// The raised alarms of the tenants, with what to do.
+std::string training_alarms_of(const Json::Array& tenants, bool has_tenants) {
+  std::string text;
+  for (const Json& tenant : tenants)
+    for (const Json& alarm : list_of(tenant, "alarms"))
+      text +=
+          fmt::format("alarm: {}{} since step {}: {}\n  {}\n",
+                      has_tenants ? text_of(tenant, "name") + ": " : "", text_of(alarm, "alarm"),
+                      text_of(alarm, "step"), text_of(alarm, "text"), text_of(alarm, "advice"));
+  return text;
+}
+
 /// The tenants' shares, if there are several tenants.
 std::string tenants_of(const Json& status) {
   const auto& tenants = list_of(status, "tenants");
@@ -128,7 +140,7 @@ std::string tenants_of(const Json& status) {
       reasons += fmt::format("tenant '{}' is set aside: {}\n", text_of(tenant, "name"),
                              why.substr(0, why.find('\n')));
   }
-  return "\n" + table.text() + reasons;
+  return "\n" + table.text() + reasons + training_alarms_of(tenants, has_shares);
 }
 
 /// The pauses of engines: owner and remaining time.
@@ -207,13 +219,23 @@ std::string edges_of(const Json& status) {
   return "\n" + table.text();
 }
 
+/// The alarms that were raised when a run ended.
+std::string ended_alarms_of(const Json& status) {
+  std::string text;
+  for (const Json& alarm : list_of(status, "training_alarms"))
+    text += fmt::format("alarm: {}: {} since step {}: {}\n  {}\n", text_of(alarm, "tenant"),
+                        text_of(alarm, "alarm"), text_of(alarm, "step"), text_of(alarm, "text"),
+                        text_of(alarm, "advice"));
+  return text;
+}
+
 std::string ended_text(const Json& status) {
   std::string text =
       fmt::format("{}: {}, exit code {}, at {}\n", text_of(status, "name"), text_of(status, "end"),
                   text_of(status, "exit_code"), text_of(status, "ended"));
   if (const std::string why = text_of(status, "why"); !why.empty() && why != "-")
     text += why + "\n";
-  return text;
+  return text + ended_alarms_of(status);
 }
 
 std::string lost_text(const Json& status) {
@@ -229,8 +251,9 @@ std::string lost_text(const Json& status) {
   if (sockets != "-")
     text += fmt::format("left behind: sockets in {}, which the next run removes\n", sockets);
   if (processes.empty() && sockets == "-") text += "none of its processes or sockets are left\n";
-  return text + fmt::format("resume it: primerl-graph run --resume {}\n",
-                            shell_word(text_of(status, "folder")));
+  return text + ended_alarms_of(status) +
+         fmt::format("resume it: primerl-graph run --resume {}\n",
+                     shell_word(text_of(status, "folder")));
 }
 
 }  // namespace

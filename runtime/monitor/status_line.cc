@@ -70,6 +70,7 @@ std::string status_text(const StatusFacts& facts) {
   if (facts.has_staleness)
     text += fmt::format("  stale {:.1f} (max {:.0f})", facts.off_policy_mean, facts.off_policy_max);
   text += fmt::format("  {} tok/s", short_count(facts.tokens_per_second));
+  if (!facts.alarms.empty()) text += fmt::format("  alarm {}", facts.alarms);
   if (facts.seconds_per_step > 0 && facts.step < facts.max_steps)
     text += fmt::format(
         "  ETA {}",

@@ -23,7 +23,7 @@ Terminal terminal_of(int fd);
 
 /// The state of one tenant at one moment.
 struct StatusFacts {
-  std::string tenant;  // empty when there is only one
+  std::string tenant;            // empty when there is only one
   std::string counted = "step";  // or "rows", of an evaluation
   int64_t step = 0;
   int64_t max_steps = 0;
@@ -35,6 +35,7 @@ struct StatusFacts {
   double off_policy_max = 0;
   double tokens_per_second = 0;  // generated
   double seconds_per_step = 0;   // smoothed; 0 = unknown
+  std::string alarms;            // names of the raised alarms: "mismatch_kl, effective_size"
   std::string phase;             // "starting", "draining", empty while training
 };
 

@@ -57,7 +57,8 @@ StatusStore::StatusStore(std::shared_ptr<const Plan> plan, Time now, const Statu
   for (size_t i = 0; i < std::min(last.processes.size(), picture_.processes.size()); ++i)
     picture_.processes[i].num_restarts = last.processes[i].num_restarts + 1;
   for (size_t i = 0; i < std::min(last.tenants.size(), picture_.tenants.size()); ++i)
-    picture_.tenants[i] = {last.tenants[i].newest, last.tenants[i].step_at, {}, {}};
+    picture_.tenants[i] = {
+        last.tenants[i].newest, last.tenants[i].step_at, {}, {}, last.tenants[i].alarms};
 }
 
 void StatusStore::set_facts(RunFacts facts) {
@@ -112,6 +113,11 @@ void StatusStore::step_taken(TenantSlot tenant, const StepFacts& facts, Time now
   one.step_at = now;
   served_.learner[tenant.index()] += facts.get("progress/tokens");
   sample_served(now);
+}
+
+void StatusStore::set_alarms(TenantSlot tenant, std::vector<AlarmChange> raised) {
+  const std::lock_guard lock(mutex_);
+  picture_.tenants[tenant.index()].alarms = std::move(raised);
 }
 
 void StatusStore::set_aside(const SetAside& tenants) {

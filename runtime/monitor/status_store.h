@@ -56,6 +56,7 @@ struct TenantPicture {
   Time step_at;
   std::string why_set_aside;  // empty: the tenant was not set aside
   ServedParts served;
+  std::vector<AlarmChange> alarms;  // that are raised
 };
 
 /// Tokens computed for each tenant since the command began.
@@ -104,6 +105,7 @@ class StatusStore {
   void process_said(ProcessId process, const Payload& message, Time now);
   void process_gone(ProcessId process, bool comes_back);
   void step_taken(TenantSlot tenant, const StepFacts& facts, Time now);
+  void set_alarms(TenantSlot tenant, std::vector<AlarmChange> raised);
   void set_aside(const SetAside& tenants);
 
   // Called by any thread.

@@ -5,10 +5,13 @@
 
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
+#include "graph/base/histogram.h"
 
 namespace primerl {
 namespace {
@@ -47,6 +50,48 @@ std::string event_head(double wall_time, int64_t step) {
   return event;
 }
 
+void put_double(std::string& out, uint32_t field, double value) {
+  put_key(out, field, 1);
+  put_raw(out, value);
+}
+
+/// The lowest value that a bucket without one below it can have.
+double edge_below(double bound) { return bound > 0 ? 0 : bound < 0 ? 2 * bound : -1; }
+
+/// One histogram; a first bucket without values is its lower edge.
+std::string histogram_proto(std::span<const MetricValues::value_type> buckets) {
+  std::string limits, counts;
+  double low = edge_below(bucket_of_metric(buckets.front().first)->bound);
+  double min = low, count = 0, sum = 0, squares = 0;
+  bool is_first = true;
+  for (const auto& [name, number] : buckets) {
+    double bound = bucket_of_metric(name)->bound;
+    if (is_first && number == 0) {
+      min = low = bound;
+      is_first = false;
+      continue;
+    }
+    is_first = false;
+    if (std::isinf(bound)) bound = low > 0 ? 2 * low : low + 1;  // above the last bound
+    const double middle = (low + bound) / 2;
+    count += number;
+    sum += number * middle;
+    squares += number * middle * middle;
+    put_raw(limits, bound);
+    put_raw(counts, number);
+    low = bound;
+  }
+  std::string proto;
+  put_double(proto, 1, min);
+  put_double(proto, 2, low);
+  put_double(proto, 3, count);
+  put_double(proto, 4, sum);
+  put_double(proto, 5, squares);
+  put_text(proto, 6, limits);
+  put_text(proto, 7, counts);
+  return proto;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TensorBoardFile>> TensorBoardFile::create(
@@ -72,8 +117,21 @@ TensorBoardFile::~TensorBoardFile() { ::close(fd_); }
 Status TensorBoardFile::write(double wall_time, int64_t step, std::string_view prefix,
                               const MetricValues& values) {
   std::string summary;
-  for (const auto& [name, number] : values) {
+  const auto histogram_at = [&](size_t i) {
+    const auto bucket = bucket_of_metric(values[i].first);
+    return bucket ? bucket->histogram : std::string_view();
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto& [name, number] = values[i];
     std::string value;
+    if (const std::string_view histogram = histogram_at(i); !histogram.empty()) {
+      const size_t begin = i;
+      while (i + 1 < values.size() && histogram_at(i + 1) == histogram) ++i;
+      put_text(value, 1, fmt::format("{}{}", prefix, histogram));
+      put_text(value, 5, histogram_proto(std::span(values).subspan(begin, i + 1 - begin)));
+      put_text(summary, 1, value);
+      continue;
+    }
     put_text(value, 1, fmt::format("{}{}", prefix, name));
     put_key(value, 2, 5);
     put_raw(value, static_cast<float>(number));

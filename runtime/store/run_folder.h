@@ -1,7 +1,7 @@
 /// RunFolder: the one folder of one run. It makes the layout, holds the lock that excludes a second
 /// run, and writes run.json. Other files in it belong to the code that appends to them.
 ///
-///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  trace/
+///   graph.resolved.toml  run.json  metrics.jsonl  alarms.jsonl  rollouts.jsonl  logs/  tb/  trace/
 ///   checkpoints/step_N/
 ///
 /// With several tenants there are rollouts/<tenant>.jsonl and checkpoints/<tenant>/step_N/ instead.
@@ -49,6 +49,7 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path graph_file() const { return path_ / "graph.resolved.toml"; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path alarms_file() const { return path_ / "alarms.jsonl"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
   std::filesystem::path logs_folder() const { return path_ / "logs"; }
   std::filesystem::path trace_folder() const { return path_ / "trace"; }

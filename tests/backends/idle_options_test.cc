@@ -69,7 +69,8 @@ const std::map<std::string, Effects> kEffects = {
       "adapter_slots tail_factor adapter_load_cost"}},
     {"learner torch",
      {kLearner +
-          "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed",
+          "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed "
+          "peak_tflops",
       kLoss + kOptimizer + kSchedule + "adapter_batch_tokens device_snapshots debug.batches_max"}},
     {"learner scripted",
      {kLearner + kLoss + kOptimizer +

@@ -146,6 +146,13 @@ inline void expect_like(const TrainReport& got, const TrainReport& want, double 
   EXPECT_NEAR(got.entropy_mean, want.entropy_mean, tolerance * (1 + want.entropy_mean));
   EXPECT_NEAR(got.mismatch_kl_mean, want.mismatch_kl_mean, tolerance * (1 + want.mismatch_kl_mean));
   EXPECT_NEAR(got.grad_norm, want.grad_norm, of_gradient * want.grad_norm);
+  const StepMeasures &got_measures = got.measures, &want_measures = want.measures;
+  ASSERT_EQ(got_measures.grad_norms.size(), want_measures.grad_norms.size());
+  for (size_t i = 0; i < got_measures.grad_norms.size(); ++i)
+    EXPECT_NEAR(got_measures.grad_norms[i], want_measures.grad_norms[i],
+                of_gradient * want.grad_norm)
+        << to_string(kGradientGroups[i]);
+  EXPECT_EQ(got_measures.flops, want_measures.flops);
   EXPECT_EQ(got.num_tokens, want.num_tokens);
   EXPECT_EQ(got.num_loss_tokens, want.num_loss_tokens);
   EXPECT_EQ(got.num_micro_batches, want.num_micro_batches);

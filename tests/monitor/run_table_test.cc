@@ -92,6 +92,41 @@ TEST(RunStatus, HasTheHoldsAndTheEnginesThatStandStill) {
   EXPECT_EQ(status.find("held_engines")->dump(), R"(["prefill#0+decode#0"])");
 }
 
+TEST(RunStatus, HasTheAlarmsOfATenantWithWhatToDo) {
+  testing::Board board;
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_training_alarm{tenant=\"main\","
+                                         "alarm=\"effective_size\"} 0\n"));
+  EXPECT_EQ(board.status().find("tenants")->as_array()[0].find("alarms"), nullptr);
+  AlarmChange alarm;
+  alarm.kind = AlarmKind::kEffectiveSize;
+  alarm.tenant = "main";
+  alarm.step = 17;
+  alarm.text = "the effective sample size is 40%";
+  board->set_alarms(TenantSlot(0), {alarm});
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_training_alarm{tenant=\"main\","
+                                         "alarm=\"effective_size\"} 1\n"));
+  EXPECT_THAT(board.metrics(), HasSubstr("alarm=\"mismatch_kl\"} 0\n"));
+  EXPECT_THAT(run_table(board.status()),
+              HasSubstr("alarm: effective_size since step 17: the effective sample size is 40%\n"
+                        "  A few tokens decide each step: lower max_off_policy_steps"));
+}
+
+TEST(RunTable, HasTheAlarmsOfARunThatHasEnded) {
+  Json alarms = Json::array();
+  AlarmChange alarm;
+  alarm.tenant = "main";
+  alarm.step = 9;
+  alarm.text = "the entropy fell";
+  alarms.push_back(alarm.json());
+  const auto text = run_table(Json::object()
+                                  .set("state", "ended")
+                                  .set("name", "demo")
+                                  .set("end", "finished")
+                                  .set("training_alarms", std::move(alarms)));
+  EXPECT_THAT(text,
+              HasSubstr("alarm: main: entropy_collapse since step 9: the entropy fell\n  If "));
+}
+
 TEST(RunTable, SaysNothingOfHoldsWhereThereAreNone) {
   EXPECT_THAT(nodes_shown({"router"}), Not(HasSubstr("still")));
 }

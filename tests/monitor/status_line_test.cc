@@ -58,6 +58,14 @@ TEST(StatusLine, SupervisedTrainingHasALossAndNoStaleness) {
   EXPECT_EQ(status_text(facts), "step 12/200  loss 0.613  8.1k tok/s  ETA 38s");
 }
 
+TEST(StatusLine, NamesTheRaisedAlarms) {
+  StatusFacts facts = facts_of(12);
+  facts.alarms = "mismatch_kl, effective_size";
+  EXPECT_EQ(status_text(facts),
+            "step 12/200  reward 0.613  stale 0.4 (max 1)  8.1k tok/s  "
+            "alarm mismatch_kl, effective_size  ETA 38s");
+}
+
 TEST(StatusLine, BeforeTheFirstStepOnlyThePhaseIsKnown) {
   StatusFacts facts = facts_of(0);
   facts.phase = "starting";

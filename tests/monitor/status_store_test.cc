@@ -59,6 +59,15 @@ TEST(RunMetrics, PassPromtool) {
                           HasSubstr("primerl_tenant_policy_version{tenant=\"main\"} 3\n")));
 }
 
+TEST(RunMetrics, LeaveOutHistograms) {
+  Board board;
+  StepFacts step;
+  step.values = {{"reward/all/le/0.5", 3}, {"reward/all/mean", 0.25}};
+  board->step_taken(TenantSlot(0), step, kNow);
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_training_reward_all_mean"));
+  EXPECT_THAT(board.metrics(), Not(HasSubstr("_le_")));
+}
+
 TEST(RunMetrics, PromtoolWouldHaveSaidSo) {
   EXPECT_THAT(promtool_says("broken{ 1\n"), HasSubstr("error while linting"));
   EXPECT_THAT(promtool_says("# HELP a_total help\n# TYPE a_total gauge\na_total 1\n"),

@@ -64,6 +64,41 @@ TEST(TensorBoard, RecordsAreFramedAndTheFirstNamesTheVersion) {
   EXPECT_EQ(records[1], expected);
 }
 
+/// The doubles of a packed field of one histogram in an event; the field's tag must be unique.
+std::vector<double> doubles_after(const std::string& event, char key, size_t count) {
+  const size_t at = event.find(std::string{key, static_cast<char>(count * 8)});
+  EXPECT_NE(at, std::string::npos);
+  std::vector<double> values(count);
+  std::memcpy(values.data(), event.data() + at + 2, count * 8);
+  return values;
+}
+
+TEST(TensorBoard, AHistogramIsOneValueWithItsBuckets) {
+  ScratchFolder scratch;
+  auto board = TensorBoardFile::create(scratch.path(), 1.75e9);
+  ASSERT_TRUE(board.ok());
+  ASSERT_TRUE(
+      (*board)
+          ->write(
+              1.75e9, 1, "main/",
+              {{"a", 1}, {"x/le/0.5", 0}, {"x/le/1", 3}, {"x/le/inf", 1}, {"y/le/0", 2}, {"b", 2}})
+          .ok());
+  const auto file = fs::directory_iterator(scratch.path())->path();
+  const std::string event = records_of(*read_text_file(file))[1];
+  for (const char* tag : {"main/a", "main/x", "main/y", "main/b"})
+    EXPECT_NE(event.find(tag), std::string::npos) << tag;
+  EXPECT_EQ(event.find("/le/"), std::string::npos);
+  EXPECT_EQ(doubles_after(event, '\x32', 2), (std::vector<double>{1, 2}));  // bucket_limit
+  EXPECT_EQ(doubles_after(event, '\x3a', 2), (std::vector<double>{3, 1}));  // bucket
+  const double min = 0.5, max = 2, num = 4, sum = 3 * 0.75 + 1.5;
+  for (const auto& [key, value] :
+       {std::pair{'\x09', min}, {'\x11', max}, {'\x19', num}, {'\x21', sum}}) {
+    std::string bytes(9, key);
+    std::memcpy(bytes.data() + 1, &value, 8);
+    EXPECT_NE(event.find(bytes), std::string::npos) << value;
+  }
+}
+
 TEST(TensorBoard, EachStartHasAFileOfItsOwn) {
   ScratchFolder scratch;
   ASSERT_TRUE(TensorBoardFile::create(scratch.path(), 1.75e9).ok());

@@ -94,7 +94,7 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const L
       }
     });
     for (size_t i = 0; i < chunk.size(); ++i)
-      add_token(learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
+      add_token(chunk[i], learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
     decoder_.head().backward(decoder_.tools(), count, picked_.data(), logits, dpicked_.data());
     const float* from = dpicked_.data();
     for (const auto& target : chunk) {

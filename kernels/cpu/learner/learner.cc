@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/common/boundary.h"
+#include "kernels/common/gradient_norms.h"
 #include "kernels/common/step_report.h"
 #include "kernels/cpu/learner/head.h"
 #include "kernels/cpu/learner/trained_tensors.h"
@@ -109,6 +110,9 @@ class CpuBackend final : public LearnerBackend {
   Status update(size_t slot, TrainReport& report) override {
     RETURN_IF_ERROR(trained_[slot].tensors.update(report));
     return report.skipped ? ok() : round();
+  }
+  Result<std::vector<double>> gradient_squares() override {
+    return squares_of_parameters(table_, trained_.front().tensors.gradients());
   }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override {
     snapshot.tensors = trained_[slot].tensors.copy_weights();

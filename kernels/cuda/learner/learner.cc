@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/common/boundary.h"
+#include "kernels/common/flops.h"
 #include "kernels/common/memory.h"
 #include "kernels/common/step_report.h"
 #include "kernels/cuda/device/device.h"
@@ -48,6 +49,7 @@ class CudaBackend final : public LearnerBackend {
   }
   int64_t num_steps(size_t slot) const override { return trained_[slot]->num_steps(); }
   bool can_share_passes() const override { return has_adapters(); }
+  double peak_flops() const override { return peak_flops_; }
   std::string device_text() const override {
     return fmt::format("{} in {}{}", options_.device, name_of(type_named(options_.dtype)),
                        buffers_ == nullptr ? "" : ", " + buffers_->text());
@@ -70,6 +72,7 @@ class CudaBackend final : public LearnerBackend {
   }
   Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
   Status update(size_t slot, TrainReport& report) override;
+  Result<std::vector<double>> gradient_squares() override { return whole_->gradient_squares(); }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override;
   Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override;
   Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
@@ -112,6 +115,7 @@ class CudaBackend final : public LearnerBackend {
   Fp8Weights fp8_;  // of the layers' matrices, or none
   CudaTrainingPass pass_;
   CudaTrainingHead head_;
+  double peak_flops_ = 0;  // in bf16; 0: not known, or fp32
 };
 
 CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
@@ -138,6 +142,9 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
       head_(
           model_.config, [this](std::string_view name) { return parameter(name); },
           type_named(options.dtype), stream_) {
+  if (const auto facts = cuda_device_facts(cuda_device_index(options_.device));
+      facts.ok() && type_named(options_.dtype) == at::kBFloat16)
+    peak_flops_ = known_peak_flops(facts->name);
   if (whole_ != nullptr) trained_.push_back(whole_.get());
   for (size_t slot = 0; slot < training_.size(); ++slot)
     trained_.push_back(&adapters_->trained(slot));

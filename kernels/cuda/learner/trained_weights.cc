@@ -1,6 +1,8 @@
 #include "kernels/cuda/learner/trained_weights.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -91,6 +93,24 @@ void CudaTrainedWeights::randomize(uint64_t seed, double deviation) {
 }
 
 void CudaTrainedWeights::clear_gradients() { gradients_.zero_(); }
+
+std::vector<double> CudaTrainedWeights::gradient_squares() const {
+  std::vector<const Parameter*> trained;
+  for (const Parameter& parameter : table_.parameters())
+    if (parameter.is_trained) trained.push_back(&parameter);
+  const at::Tensor norms = at::empty({std::ssize(trained)}, gradients_.options());
+  for (size_t i = 0; i < trained.size(); ++i) {
+    at::Tensor to = norms.select(0, static_cast<int64_t>(i));
+    at::linalg_vector_norm_out(to, gradients_.narrow(0, trained[i]->offset, trained[i]->count), 2);
+  }
+  const at::Tensor host = norms.cpu();
+  std::vector<double> squares;
+  for (int64_t i = 0; i < host.numel(); ++i) {
+    const double norm = host.const_data_ptr<float>()[i];
+    squares.push_back(norm * norm);
+  }
+  return squares;
+}
 
 /// An adapter is copied to the host whole; for whole weights, only the bad tensor.
 std::string CudaTrainedWeights::broken_gradient() const {

@@ -87,6 +87,8 @@ class CudaTrainedWeights {
                  WeightSnapshot& snapshot) const;
   uint64_t published_bytes() const { return weights_.nbytes(); }
   std::vector<WeightTensor> copy_gradients() const;
+  /// As squares_of_parameters(); waits for the device.
+  std::vector<double> gradient_squares() const;
   /// As TrainedTensors::capture(), on the host; waits for the device.
   LearnerCopy capture() const {
     return {copy_weights(), optimizer_->copy_state(), optimizer_->header()};
