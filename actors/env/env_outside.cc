@@ -172,11 +172,15 @@ int64_t Env::num_named_tasks(const TaskSource& source) const {
 }
 
 Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
-  const TaskSource source = coming_.at(ordinal).task.source;
+  const auto asked = coming_.find(ordinal);
+  if (asked == coming_.end()) return ok();  // no task is given any more
+  const TaskSource source = asked->second.task.source;
   auto task = read_task_answer(known_source(source), answer);
   if (const int64_t num_tasks = num_named_tasks(source); task.ok() && num_tasks > 0)
     if (Status counted = check_num_tasks(answer.body, num_tasks); !counted.ok()) {
-      coming_.erase(ordinal);
+      // No other task is given, and not the last one that says that all epochs were.
+      coming_.clear();
+      next_ordinal_ = static_cast<uint64_t>(services().tenant(tenant_).tasks_max) + 1;
       services().fail_tenant(tenant_, std::move(counted).error());
       return ok();
     }

@@ -86,27 +86,30 @@ class CurriculumRules {
                                        "than once in a pass, but the tenant counts 'epochs'",
                                        quoted()))
           .suggest("leave 'epochs' out, and write max_steps");
+    int64_t num_rows = 0;
     if (environment->rows) {
       const auto rows = environment->rows(drafted_.tenant.environment.options.get());
       if (!rows.ok()) return;
-      if (own_.rows != 0 && own_.rows != rows->num_training)
-        refuse("curriculum.rows", fmt::format("'curriculum.rows' is {}, but {} has {} rows",
-                                              own_.rows, quoted(), rows->num_training))
-            .suggest("leave it out");
-      own_.rows = rows->num_training;
-      check_field(*environment);
-      return;
+      num_rows = rows->num_training;
     }
+    if (num_rows > 0 && own_.rows != 0 && own_.rows != num_rows)
+      refuse("curriculum.rows", fmt::format("'curriculum.rows' is {}, but {} has {} rows",
+                                            own_.rows, quoted(), num_rows))
+          .suggest("leave it out");
+    if (num_rows > 0) own_.rows = num_rows;
     if (own_.rows == 0)
       refuse("curriculum.rows", fmt::format("{} does not say how many rows it has", quoted()))
           .suggest("write rows = N in its curriculum: tasks 0 to N - 1 are the rows");
-    if (!own_.field.empty())
-      refuse("curriculum.field", fmt::format("{} has no rows with fields, only numbers", quoted()))
-          .suggest("leave 'field' out: then stages compare the number of the task");
+    check_field(*environment);
   }
 
   void check_field(const EnvironmentContract& environment) {
-    if (own_.field.empty() || !environment.check_field) return;
+    if (own_.field.empty()) return;
+    if (!environment.check_field) {
+      refuse("curriculum.field", fmt::format("{} has no rows with fields, only numbers", quoted()))
+          .suggest("leave 'field' out: then stages compare the number of the task");
+      return;
+    }
     const Status valid =
         environment.check_field(drafted_.tenant.environment.options.get(), own_.field);
     if (!valid.ok())

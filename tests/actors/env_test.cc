@@ -67,6 +67,7 @@ struct EnvStory : ::testing::Test {
     Action action;
     action.trajectory = 9;
     action.ordinal = ordinal;
+    action.source.number = ordinal;
     action.attempt = 1;
     action.texts = {text};
     (void)env->give("action", action);
