@@ -35,13 +35,11 @@ Json status_of(const fs::path& folder, const Json& facts, std::string_view state
       .set("state", state);
 }
 
-/// The alarms that were raised after the last line of metrics.jsonl. A file that cannot be read has
-/// none: how the run ended is shown anyway.
+/// The alarms that were raised when the run ended. A file that cannot be read has none: how the run
+/// ended is shown anyway.
 void add_training_alarms(const fs::path& folder, Json& status) {
-  const auto history = alarm_history(folder / "metrics.jsonl");
-  if (!history.ok()) return;
   Json alarms = Json::array();
-  for (const AlarmChange& alarm : history->alarms.raised()) alarms.push_back(alarm.json());
+  for (Json& alarm : raised_alarms(folder / "alarms.jsonl")) alarms.push_back(std::move(alarm));
   if (!alarms.as_array().empty()) status.set("training_alarms", std::move(alarms));
 }
 

@@ -321,7 +321,10 @@ Result<std::vector<ComparedRun>> read_compared_runs(const CompareQuery& query) {
 Result<RunComparison> compare_runs(std::vector<ComparedRun> runs, const CompareQuery& query) {
   std::vector<std::string> metrics = query.metrics;
   if (metrics.empty())
-    metrics.emplace_back(any_has(runs, std::string(kRewardMetric)) ? kRewardMetric : kLossMetric);
+    metrics.emplace_back(!any_has(runs, std::string(kRewardMetric)) &&
+                                 any_has(runs, std::string(kLossMetric))
+                             ? kLossMetric
+                             : kRewardMetric);
   for (const std::string& metric : metrics)
     if (!any_has(runs, metric)) return no_such_metric(runs, metric);
   RunComparison comparison;

@@ -197,13 +197,6 @@ std::vector<AlarmChange> RunAlarms::raised(const std::string& tenant) const {
   return all;
 }
 
-std::vector<AlarmChange> RunAlarms::raised() const {
-  std::vector<AlarmChange> all;
-  for (const auto& [tenant, facts] : tenants_)
-    for (AlarmChange& alarm : raised(tenant)) all.push_back(std::move(alarm));
-  return all;
-}
-
 std::optional<int64_t> RunAlarms::last_step(const std::string& tenant) const {
   const auto found = tenants_.find(tenant);
   if (found == tenants_.end()) return std::nullopt;
@@ -242,6 +235,27 @@ Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file) {
     for (AlarmChange& change : history.alarms.add(line.tenant, line.step, line.time, line.values))
       history.changes.push_back(std::move(change));
   return history;
+}
+
+std::vector<Json> raised_alarms(const std::filesystem::path& alarms_file) {
+  std::map<std::pair<std::string, std::string>, Json> raised;  // by tenant and name
+  auto reader = LineReader::open(alarms_file, LineReader::Order::kOldestFirst);
+  std::string text;
+  while (reader.ok()) {
+    const auto has_line = reader->next(text);
+    if (!has_line.ok() || !*has_line) break;
+    auto line = parse_json(text, alarms_file.string());
+    if (!line.ok()) break;
+    const auto tenant = line->get_string("tenant"), name = line->get_string("alarm"),
+               state = line->get_string("state");
+    if (!tenant.ok() || !name.ok() || !state.ok()) continue;
+    const std::pair key(*tenant, *name);
+    raised.erase(key);
+    if (*state == "raised") raised.emplace(key, std::move(line).value());
+  }
+  std::vector<Json> all;
+  for (auto& [key, line] : raised) all.push_back(std::move(line));
+  return all;
 }
 
 std::string alarm_text(const AlarmChange& alarm) {

@@ -66,8 +66,6 @@ class RunAlarms {
                                const MetricValues& values);
   /// The alarms that are raised now, in the order of kAlarmKinds.
   std::vector<AlarmChange> raised(const std::string& tenant) const;
-  /// Those of all tenants, by tenant.
-  std::vector<AlarmChange> raised() const;
   /// The step of the tenant's last line; empty before the first.
   std::optional<int64_t> last_step(const std::string& tenant) const;
 
@@ -108,6 +106,10 @@ struct AlarmHistory {
 /// Reads the complete lines of the file; where a resumed run made steps again, their last lines
 /// count. Without a file nothing was raised. kCorrupt: a line is no object of metrics.
 Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file);
+
+/// The lines of alarms.jsonl whose alarm has not ended, by tenant and name. A missing or unreadable
+/// file has none.
+std::vector<Json> raised_alarms(const std::filesystem::path& alarms_file);
 
 /// "entropy_collapse since step 120: entropy was ... Raise ..." for a person.
 std::string alarm_text(const AlarmChange& alarm);

@@ -436,7 +436,7 @@ void Metrics::tenants() {
   each_with_step([](const TenantPicture& tenant) { return as_number(tenant.newest->step); });
   out_.gauge("primerl_tenant_last_step_age_seconds", "Since the tenant's last step.");
   each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
-  out_.gauge("primerl_training_alarm", "1 while the alarm of the tenant is raised.");
+  out_.gauge("primerl_tenant_alarm", "1 while the alarm of the tenant is raised.");
   for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
     for (const AlarmKind kind : kAlarmKinds) {
       const auto& alarms = picture_.tenants[slot].alarms;

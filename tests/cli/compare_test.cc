@@ -186,6 +186,17 @@ TEST_F(Compare, AnUnknownMetricIsNamedWithTheNearest) {
               HasSubstr("metrics: entropy/all/mean and reward/all/mean"));
 }
 
+TEST_F(Compare, ARunThatOnlyEvaluatedNamesTheMetricsThatItHas) {
+  add_run("eval", 1, "1", 1);
+  write_text(folder_ / "eval/metrics.jsonl",
+             "{\"step\": 0, \"time\": 1, \"tenant\": \"main\", \"eval/e/avg@1\": 0.5}\n");
+  const auto end = compare({"eval"});
+  EXPECT_EQ(end.code, 3);
+  EXPECT_THAT(end.err, HasSubstr("no run has a metric 'reward/all/mean'\n"
+                                 "  help: metrics: eval/e/avg@1\n"));
+  EXPECT_EQ(compare({"eval", "--metric", "eval/e/avg@1"}).code, 0);
+}
+
 TEST_F(Compare, WhatIsNoRunIsNamed) {
   EXPECT_EQ(compare({}).code, 3);
   const auto missing = compare({"missing"});

@@ -23,9 +23,11 @@ class Series {
   /// `count` steps with the same values; the changes as "+name@step" and "-name@step".
   std::vector<std::string> steps(int count, const MetricValues& values) {
     std::vector<std::string> seen;
-    for (int i = 0; i < count; ++i)
-      for (const AlarmChange& change : alarms_.add("main", ++step_, step_, values))
+    for (int i = 0; i < count; ++i) {
+      ++step_;
+      for (const AlarmChange& change : alarms_.add("main", step_, step_, values))
         seen.push_back(text_of(change));
+    }
     return seen;
   }
   std::vector<std::string> waiting(double filtered, double groups) {
@@ -147,7 +149,7 @@ TEST(RunAlarms, TenantsHaveAlarmsOfTheirOwn) {
   }
   EXPECT_EQ(alarms.raised("a").size(), 1U);
   EXPECT_THAT(alarms.raised("b"), IsEmpty());
-  EXPECT_EQ(alarms.raised().front().tenant, "a");
+  EXPECT_EQ(alarms.raised("a").front().tenant, "a");
 }
 
 class AlarmsOfARun : public testing::Test {
@@ -184,6 +186,18 @@ TEST_F(AlarmsOfARun, AreLinesOfAlarmsJsonl) {
             "objective that limits weights, such as tis or icepop.\"}\n");
   EXPECT_EQ(log->take_alarm_changes().size(), 1U);
   EXPECT_THAT(log->take_alarm_changes(), IsEmpty());
+}
+
+TEST_F(AlarmsOfARun, AreReadAgainAfterItsEnd) {
+  EXPECT_THAT(raised_alarms(folder_->alarms_file()), IsEmpty());
+  auto log = open();
+  write(*log, 1, 20, 0.25);
+  ASSERT_EQ(raised_alarms(folder_->alarms_file()).size(), 1U);
+  EXPECT_EQ(*raised_alarms(folder_->alarms_file())[0].get_int("step"), 10);
+  write(*log, 21, 40, 0.9);
+  EXPECT_THAT(raised_alarms(folder_->alarms_file()), IsEmpty());
+  write_text(folder_->alarms_file(), "no JSON\n");
+  EXPECT_THAT(raised_alarms(folder_->alarms_file()), IsEmpty());
 }
 
 TEST_F(AlarmsOfARun, AreTheSameAfterAResume) {

@@ -94,7 +94,7 @@ TEST(RunStatus, HasTheHoldsAndTheEnginesThatStandStill) {
 
 TEST(RunStatus, HasTheAlarmsOfATenantWithWhatToDo) {
   testing::Board board;
-  EXPECT_THAT(board.metrics(), HasSubstr("primerl_training_alarm{tenant=\"main\","
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_tenant_alarm{tenant=\"main\","
                                          "alarm=\"effective_size\"} 0\n"));
   EXPECT_EQ(board.status().find("tenants")->as_array()[0].find("alarms"), nullptr);
   AlarmChange alarm;
@@ -103,7 +103,7 @@ TEST(RunStatus, HasTheAlarmsOfATenantWithWhatToDo) {
   alarm.step = 17;
   alarm.text = "the effective sample size is 40%";
   board->set_alarms(TenantSlot(0), {alarm});
-  EXPECT_THAT(board.metrics(), HasSubstr("primerl_training_alarm{tenant=\"main\","
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_tenant_alarm{tenant=\"main\","
                                          "alarm=\"effective_size\"} 1\n"));
   EXPECT_THAT(board.metrics(), HasSubstr("alarm=\"mismatch_kl\"} 0\n"));
   EXPECT_THAT(run_table(board.status()),
