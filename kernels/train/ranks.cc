@@ -14,7 +14,7 @@
 namespace primerl {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // of the lower bound: a better balance is not worth a move
+constexpr double kTolerance = 1e-6;  // of the lower bound: a better balance is not worth a move
 constexpr size_t kMovesPerRank = 16;
 constexpr ptrdiff_t kNeighbours = 12;  // documents of about the wanted cost that are tried
 
