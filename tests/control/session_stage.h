@@ -90,11 +90,12 @@ class PublisherStage : public ::testing::Test {
     return {};
   }
   /// The worker of `name` reports a step of the tenant.
-  void report_step(std::string_view name, int64_t step, const std::string& tenant = "main") {
+  void report_step(std::string_view name, int64_t step, const std::string& tenant = "main",
+                   const MetricValues& values = {{"reward/all/mean", 0.5}}) {
     StepWriter writer(step_lines_file(folder_->logs_folder(), std::string(name)));
     std::filesystem::create_directories(folder_->logs_folder());
-    const Status written = writer.append(
-        {tenant, step, start_.wall + 1.0 * static_cast<double>(step), {{"reward/all/mean", 0.5}}});
+    const Status written =
+        writer.append({tenant, step, start_.wall + 1.0 * static_cast<double>(step), values});
     ASSERT_TRUE(written.ok()) << written.error().text();
   }
 

@@ -143,6 +143,27 @@ TEST_F(StatusPublisherTest, TheStatusLineShowsThePhaseAndTheNewestStep) {
   EXPECT_EQ(store_->picture().phase, "");
 }
 
+TEST_F(StatusPublisherTest, AnAlarmIsShownOnceWithWhatToDoAndWhenItEnds) {
+  const auto steps = [&](int64_t first, int64_t last, double effective_size) {
+    for (int64_t step = first; step <= last; ++step)
+      report_step("training", step, "main", {{"effective_size/all/mean", effective_size}});
+    EXPECT_TRUE(publisher_->publish_steps(process("training"), now_).fault.ok());
+  };
+  steps(1, 30, 0.3);
+  EXPECT_THAT(shown(),
+              HasSubstr("alarm: effective_size since step 10: the effective sample size of "
+                        "the last 10 steps is 30% of the batch. A few tokens decide"));
+  EXPECT_EQ(shown().find("alarm:"), shown().rfind("alarm:"));
+  ASSERT_EQ(store_->picture().tenants[0].alarms.size(), 1U);
+  publisher_->show(now_, "");
+  EXPECT_THAT(shown(), HasSubstr("alarm effective_size"));
+  steps(31, 60, 0.9);
+  EXPECT_THAT(shown(),
+              HasSubstr("effective_size is over: it was raised in step 10, ended in step"));
+  EXPECT_TRUE(store_->picture().tenants[0].alarms.empty());
+  EXPECT_THAT(text_of(folder_->alarms_file()), HasSubstr("\"state\":\"ended\""));
+}
+
 TEST_F(StatusPublisherTest, SeveralProcessesHaveOneTableOfAStall) {
   EXPECT_EQ(publisher_->stall_table({}), "");
   RunEnded ended;
