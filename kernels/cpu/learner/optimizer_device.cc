@@ -21,6 +21,17 @@ namespace {
 constexpr int64_t kPartOfSquares = int64_t{1} << 16;  // sums of parts are added in order
 constexpr int64_t kRowsOfTile = 96;                   // a whole number of tiles of linear_rows
 
+/// Copies what is below the diagonal of [size, size] above it, block by block.
+void mirror(float* values, int64_t size) {
+  constexpr int64_t kBlock = 32;
+  for (int64_t top = 0; top < size; top += kBlock)
+    for (int64_t left = top; left < size; left += kBlock)
+      for (int64_t row = top; row < std::min(top + kBlock, size); ++row)
+        for (int64_t column = std::max(left, row + 1); column < std::min(left + kBlock, size);
+             ++column)
+          values[row * size + column] = values[column * size + row];
+}
+
 }  // namespace
 
 at::Tensor CpuOptimizerDevice::zeros(int64_t count, at::ScalarType type, bool /*on_host*/) const {
@@ -89,7 +100,7 @@ at::Tensor CpuOptimizerDevice::multiply_add(const at::Tensor& c, double beta, co
                                             const at::Tensor& b, bool is_symmetric,
                                             double alpha) const {
   const int64_t rows = a.size(1), terms = a.size(2), columns = b.size(is_symmetric ? 1 : 2);
-  at::Tensor y = at::empty({a.size(0), rows, columns}, a.options());
+  const at::Tensor y = at::empty({a.size(0), rows, columns}, a.options());
   const at::Tensor packed = at::zeros({packed_linear_floats(columns, terms)}, a.options());
   // Of a symmetric result, the columns up to the diagonal; the others have the same bits.
   const int64_t tile = is_symmetric ? kRowsOfTile : rows;
@@ -116,10 +127,8 @@ at::Tensor CpuOptimizerDevice::multiply_add(const at::Tensor& c, double beta, co
       cpu_ops().linear_rows(args);
     }
   }
-  if (is_symmetric) {
-    const at::Tensor below = y.tril();
-    y = below.add(below.tril(-1).transpose(1, 2));
-  }
+  for (int64_t i = 0; is_symmetric && i < a.size(0); ++i)
+    mirror(y.mutable_data_ptr<float>() + i * rows * rows, rows);
   if (alpha != 1) y.mul_(alpha);
   if (beta != 0) y.add_(c, beta);
   return in_bf16(y);
