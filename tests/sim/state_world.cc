@@ -127,6 +127,10 @@ class Fate {
  public:
   explicit Fate(const World& world) : world_(world), random_(mix(world.spec.number, 77)) {
     for (const std::string of : {"learner", "engine"}) std::filesystem::remove(fault_file(of));
+    const uint64_t number = world.spec.number;
+    const bool is_saving = number >= kSavingWorlds && number < kOutsideWorlds;
+    // A person ends some of the runs while they write checkpoints.
+    if (is_saving && number % 4 == 3) drains_at_ = 500 + mix(number, 5) % 6000;
     for (uint32_t i = 0; i < world.plan->processes.size(); ++i) {
       const std::string& name = world.plan->processes[i].name;
       const WorldKind kind = world.spec.kind;
@@ -146,6 +150,7 @@ class Fate {
         RETURN_IF_ERROR(executor.restart_process(process));
     }
     if (executor.status().is_draining) return ok();
+    if (event == drains_at_) executor.request_drain();
     if (spec.device_fault_every > 0 && event % spec.device_fault_every == 0)
       std::ofstream(fault_file(random_.below(2) == 0 ? "learner" : "engine")) << "full";
     if (spec.never_prepares && event % 50 == 0) RETURN_IF_ERROR(let_preparations_pass(executor));
@@ -198,6 +203,7 @@ class Fate {
   }
 
   const World& world_;
+  uint64_t drains_at_ = 0;  // an event; 0: never
   RandomStream random_;
   std::vector<ProcessId> mortal_;
   std::vector<ProcessId> dead_;
