@@ -141,7 +141,9 @@ TEST(ARecoveredRun, KilledWhileACheckpointIsWrittenContinuesFromTheOlderOne) {
     std::vector<std::string> words = scripted_run(folder, options("1s"));
     words.insert(words.begin(), "primerl-graph");
     Program run(words);
-    while (!fs::exists(folder / "checkpoints" / ".step_40.tmp")) ASSERT_TRUE(run.is_running());
+    while (!fs::exists(folder / "checkpoints" / ".step_40.tmp") ||
+           list_cuts(folder / "trace").empty())
+      ASSERT_TRUE(run.is_running());
     ::kill(worker_of(run), SIGKILL);
     ASSERT_EQ(run.wait().code, 1);
   }
