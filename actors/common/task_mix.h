@@ -9,11 +9,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "graph/tenant.h"
 
 namespace primerl {
+
+/// The purpose of the random number that is the seed of a tenant's mix (Services::random).
+inline constexpr std::string_view kTaskMixSeed = "environments";
 
 class TaskMix {
  public:

@@ -67,7 +67,13 @@ Status Gateway::start(Resources& resources) {
   listener_ = &resources.get<Outside>("listener");
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   next_request_ = kFirstRequest;
-  for (const TenantSlot tenant : services().tenants()) tenants_[tenant];
+  for (const TenantSlot slot : services().tenants()) {
+    tenants_[slot];
+    const Tenant& tenant = services().tenant(slot);
+    if (!tenant.mix.empty())
+      mixes_.emplace(slot, TaskMix(weights_of(tenant),
+                                   services().random(slot, kTaskMixSeed, 0).next()));
+  }
   return ok();
 }
 

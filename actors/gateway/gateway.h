@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "actors/common/run_salt.h"
+#include "actors/common/task_mix.h"
 #include "actors/common/tenant_chat.h"
 #include "actors/gateway/run_turns.h"
 #include "actors/gateway/wire.h"
@@ -170,6 +171,8 @@ class Gateway final : public Actor {
   Status begin_turn(const RunSalt& run, bool is_seeded_here, Generation& generation);
   void send_turn(Generation& generation, const Completion& completion);
   void end_turn(const Generation& generation);
+  /// The tenant as the environment of a run's group sees it.
+  const Tenant& tenant_of_run(TenantSlot slot, uint64_t ordinal) const;
   /// The key of the names of a tenant's runs. It is the same in every process of a run.
   uint64_t seal_key(TenantSlot slot) const;
   bool has_rollouts(TenantSlot tenant) const { return !turn_.targets(tenant).empty(); }
@@ -209,6 +212,7 @@ class Gateway final : public Actor {
   // Constant after start.
   Outside* listener_ = nullptr;
   Tokenizer* tokenizer_ = nullptr;
+  std::map<TenantSlot, TaskMix> mixes_;  // of tenants with several environments
   // Follows from the tenants; not saved.
   std::map<std::pair<TenantSlot, std::string>, chat::ChatFormat> formats_;
   // Touched only by handlers.

@@ -148,15 +148,16 @@ Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot
   if (call.num_samples > options_.max_waiting)
     return error(Code::kInvalid, "'n' is {}: at most {} requests of a tenant wait",
                  call.num_samples, options_.max_waiting);
-  const auto num_prompt = static_cast<int64_t>(call.prompt.size());
-  if (num_prompt >= tenant.seq_len)
-    return error(Code::kInvalid,
-                 "This model's maximum context length is {} tokens, and the prompt has {}: shorten "
-                 "it",
-                 tenant.seq_len, num_prompt);
   std::optional<RunSalt> run;
   ASSIGN_OR_RETURN(run, read_run_salt(call.salt));
   if (run) call.salt = run->salt;
+  const int64_t seq_len = run ? tenant_of_run(slot, run->name.ordinal).seq_len : tenant.seq_len;
+  const auto num_prompt = static_cast<int64_t>(call.prompt.size());
+  if (num_prompt >= seq_len)
+    return error(Code::kInvalid,
+                 "This model's maximum context length is {} tokens, and the prompt has {}: shorten "
+                 "it",
+                 seq_len, num_prompt);
   if (const Status checked = check_salt(call.salt); !checked.ok())
     return Error(checked.error()).while_doing("'cache_salt'");
   warn_of(call.ignored);
@@ -174,7 +175,7 @@ Result<Gateway::Generation> Gateway::generation_of(GenerateCall call, TenantSlot
   generation.chat.has_compact_logprobs = call.wants_compact_logprobs;
   generation.chat.created = client.received;
   generation.others.resize(static_cast<size_t>(call.num_samples) - 1);
-  const int64_t most = tenant.seq_len - num_prompt;
+  const int64_t most = seq_len - num_prompt;
   const int64_t wanted = call.has_max_tokens ? int64_t{request.sampling.max_tokens} : most;
   request.sampling.max_tokens = static_cast<int32_t>(std::min(wanted, most));
   if (run) {

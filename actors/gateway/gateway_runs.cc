@@ -45,7 +45,8 @@ Status Gateway::begin_turn(const RunSalt& run, bool is_seeded_here, Generation& 
     return error(Code::kInvalid, "'cache_salt' names a rollout, but no environment drives rollouts")
         .note("a salt without '|' is only a salt");
   RunTurns& runs = tenants_[slot].runs;
-  RETURN_IF_ERROR(runs.begin(run.name, tokens_max_of(request), tenant.turns_max * run.num_members));
+  const Tenant& own = tenant_of_run(slot, run.name.ordinal);
+  RETURN_IF_ERROR(runs.begin(run.name, tokens_max_of(request), own.turns_max * run.num_members));
   generation.run = TurnOf{run.name, run.version};
   const MemberName& name = run.name;
   const auto number = static_cast<uint64_t>(runs.num_begun(name));
@@ -60,7 +61,7 @@ Status Gateway::begin_turn(const RunSalt& run, bool is_seeded_here, Generation& 
         (uint64_t{1} << 63);
   if (is_evaluation(name.ordinal)) return ok();
   const SamplingParams wanted = request.sampling;
-  use_sampling_of(tenant.sampling, request.sampling);
+  use_sampling_of(own.sampling, request.sampling);
   if (wanted != request.sampling)
     warn_of({"other sampling than that of the tenant, in requests that train"});
   return ok();
@@ -83,6 +84,16 @@ void Gateway::send_turn(Generation& generation, const Completion& completion) {
 void Gateway::end_turn(const Generation& generation) {
   if (generation.run)
     tenants_[generation.tenant].runs.end(generation.run->name, tokens_max_of(generation.request));
+}
+
+const Tenant& Gateway::tenant_of_run(TenantSlot slot, uint64_t ordinal) const {
+  const Tenant& tenant = services().tenant(slot);
+  const auto mix = mixes_.find(slot);
+  if (mix == mixes_.end()) return tenant;
+  if (!is_evaluation(ordinal)) return tenant.in_environment(mix->second.at(ordinal).environment);
+  // A forged name may say that there are evaluations.
+  if (tenant.eval.rows <= 0) return tenant;
+  return tenant.in_environment(evaluation_row_of(tenant, ordinal).environment);
 }
 
 uint64_t Gateway::seal_key(TenantSlot slot) const {

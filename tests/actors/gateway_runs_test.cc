@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 struct GatewayRunsStory : GatewayStory {
   static constexpr InstanceId kRollout{70};
@@ -118,6 +119,26 @@ TEST_F(GatewayRunsStory, ATurnIsSentBeforeTheReplyWithTheGroupsVersionAndTheTena
   EXPECT_THAT(sent[0].prompt_tokens, ElementsAre(97, 98));
   EXPECT_THAT(sent[0].tokens, ElementsAre('x', 'y', '\n'));
   EXPECT_THAT(sent[0].logprobs, SizeIs(3));
+}
+
+TEST_F(GatewayRunsStory, ARunHasTheSamplingAndTheLengthOfItsEnvironment) {
+  const Tenant whole = tenants.front();
+  for (const double temperature : {0.5, 2.0}) {
+    auto part = std::make_shared<Tenant>(whole);
+    part->label = temperature < 1 ? "cold" : "hot";
+    part->sampling.temperature = temperature;
+    part->seq_len = temperature < 1 ? 16 : 24;
+    tenants.front().mix.push_back(std::move(part));
+  }
+  std::vector<double> temperatures;
+  for (const uint64_t ordinal : {17, 18}) {  // of equal weights one each
+    ask(salt({ordinal, 0, 0}));
+    const auto made = requests();
+    ASSERT_THAT(made, SizeIs(1));
+    temperatures.push_back(made[0].sampling.temperature);
+    EXPECT_EQ(made[0].sampling.max_tokens, temperatures.back() < 1 ? 14 : 22);
+  }
+  EXPECT_THAT(temperatures, UnorderedElementsAre(0.5, 2.0));
 }
 
 TEST_F(GatewayRunsStory, AnEvaluationSamplesAsItsClientSays) {
