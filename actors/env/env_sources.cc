@@ -1,4 +1,5 @@
 // The environments of a tenant: their rewards, which of them gives a task, and which row.
+#include <algorithm>
 #include <utility>
 
 #include "actors/data/examples.h"
@@ -34,7 +35,7 @@ Status Env::make_sources() {
     rows_[static_cast<uint32_t>(i)];
   }
   if (sources_.size() > 1)
-    mix_ = TaskMix(weights_of(tenant), services().random(tenant_, "environments", 0).next());
+    mix_ = TaskMix(weights_of(tenant), services().random(tenant_, kTaskMixSeed, 0).next());
   return ok();
 }
 
@@ -76,6 +77,13 @@ Status Env::make_stages(Source& source) const {
         own.stages, [&](const CurriculumStage& stage) { return number <= stage.most; });
     source.stage_of[row] = static_cast<uint8_t>(first - own.stages.begin());
   }
+  const bool has_rows = std::ranges::any_of(
+      source.stage_of, [&](uint8_t stage) { return std::cmp_less(stage, own.stages.size()); });
+  if (!has_rows)
+    return error(Code::kInvalid,
+                 "no stage of the curriculum of '{}' has a row: each of the {} has more than {}",
+                 source.tenant->environment_label(), own.rows, own.stages.back().most)
+        .note("without 'most', the last stage has all rows");
   return ok();
 }
 

@@ -209,6 +209,16 @@ TEST_F(EnvWithACurriculum, ContinuesFromTheRowsOfACheckpoint) {
   EXPECT_THAT(rows_of(resumed), Not(Contains(5)));
 }
 
+TEST_F(EnvWithACurriculum, StagesWithoutAnyRowAreAnError) {
+  tenant.curriculum.stages = {{-2, 0.5, 8}, {-1, 0.5, 8}};
+  begin();
+  const auto worked = env->run_work();
+  ASSERT_FALSE(worked.ok());
+  EXPECT_THAT(worked.error().text(),
+              HasSubstr("no stage of the curriculum of 'a' has a row: each of the 8 has more "
+                        "than -1"));
+}
+
 TEST_F(EnvWithACurriculum, ScoresOfAnEnvironmentWithoutOneAreAnError) {
   Tenant plain = a_mix_of_names();
   tenant = plain;
