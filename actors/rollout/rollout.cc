@@ -312,9 +312,10 @@ Status Rollout::on_ended(const GroupEnded& ended) {
         {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
   if (!is_trained) ++counts_.lost;
   if (is_trained) {
-    if (std::ranges::any_of(run_metrics_,
-                            [&](const auto& each) { return ended.step > each.second.step(); }))
-      publish_run_metrics();
+    const auto is_whole = [&](const auto& each) {
+      return !each.second.is_empty() && ended.step > each.second.step();
+    };
+    if (std::ranges::any_of(run_metrics_, is_whole)) publish_run_metrics();
     run_metrics_[group.source.environment].add(ended.step, group);
   }
   groups_.erase(found);

@@ -179,6 +179,48 @@ TEST_F(RolloutRunsStory, TheTokensOfTheGatewayTrain) {
   EXPECT_EQ(rollout.metrics()[0].at("env/verifiers/num_tool_calls/mean"), 2);
 }
 
+Tenant a_mix_of_runs() {
+  Tenant tenant = driven_tenant();
+  for (const char* label : {"a", "b"}) {
+    auto part = std::make_shared<Tenant>(driven_tenant());
+    part->label = label;
+    tenant.mix.push_back(std::move(part));
+  }
+  return tenant;
+}
+
+struct MixedRunsStory : RolloutRunsStory {
+  MixedRunsStory() : RolloutRunsStory({}, a_mix_of_runs()) {}
+  /// A group of the environment whose rollouts get this reward, and train in `step`.
+  void train(uint64_t ordinal, uint32_t environment, double reward, int64_t step) {
+    Task task;
+    task.ordinal = ordinal;
+    task.data = "{}";
+    task.source.environment = environment;
+    ASSERT_TRUE(rollout.give("task", task).ok());
+    for (const primerl::Run& run : runs()) play(run.name, reward);
+    const auto sent = groups();
+    ASSERT_THAT(sent, SizeIs(1));
+    end(sent[0], RolloutEnd::kTrained, step);
+  }
+};
+
+TEST_F(MixedRunsStory, AStepHasOneMeanOfEachEnvironmentEvenIfOneHasNoGroupInIt) {
+  live(0);
+  address();
+  train(0, 0, 1, 1);
+  train(1, 1, 0, 1);
+  live(1);
+  train(2, 0, 1, 2);
+  train(3, 0, 0, 2);
+  ASSERT_TRUE(rollout.drain().ok());
+  ASSERT_THAT(rollout.metrics(), SizeIs(2));
+  EXPECT_EQ(rollout.metrics()[0].at("env/a/score/correct/mean"), 1);
+  EXPECT_EQ(rollout.metrics()[0].at("env/b/score/correct/mean"), 0);
+  EXPECT_EQ(rollout.metrics()[1].step, 2);
+  EXPECT_EQ(rollout.metrics()[1].at("env/a/score/correct/mean"), 0.5);
+}
+
 TEST_F(RolloutRunsStory, AMemberWithoutAMatchingTurnFailsAndTheOthersTrain) {
   const auto made = open();
   turn(made[0].name, "ab", "xy");
