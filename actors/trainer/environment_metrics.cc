@@ -95,6 +95,28 @@ MetricValues curriculum_metrics(const std::map<uint32_t, TrainedRows>& rows, con
   return metrics;
 }
 
+std::vector<std::string> metrics_of_some_steps(const Tenant& tenant) {
+  std::vector<std::string> names;
+  const auto counts = pass_counts(tenant.group_size);
+  for (const int64_t count : counts) names.push_back(fmt::format("reward/all/pass@{}", count));
+  if (tenant.teacher.is_there()) names.emplace_back("teacher_kl/all/mean");
+  for (size_t i = 0; i < tenant.num_environments(); ++i) {
+    const Tenant& own = tenant.in_environment(i);
+    for (const TenantReward& reward : own.rewards)
+      names.push_back(fmt::format("reward/{}/mean", reward.label));
+    if (tenant.mix.empty()) continue;
+    for (const char* what : {"mean", "min", "max"})
+      names.push_back(fmt::format("reward/{}/{}", own.label, what));
+    for (const int64_t count : counts)
+      names.push_back(fmt::format("reward/{}/pass@{}", own.label, count));
+    for (const char* what : {"mean", "max"})
+      names.push_back(fmt::format("seq_len/{}/{}", own.label, what));
+    names.push_back(fmt::format("is_truncated/{}/mean", own.label));
+    names.push_back(fmt::format("solved/{}/mean", own.label));
+  }
+  return names;
+}
+
 Json curricula_json(const std::map<uint32_t, TrainedRows>& rows, const Tenant& tenant) {
   Json all = Json::object();
   for (const auto& [index, trained] : rows) {

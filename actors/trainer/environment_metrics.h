@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "actors/common/curriculum.h"
@@ -36,6 +37,10 @@ MetricValues environment_metrics(const std::vector<PooledGroup>& groups,
 
 /// curriculum/<environment>/<pool>, and its stage.
 MetricValues curriculum_metrics(const std::map<uint32_t, TrainedRows>& rows, const Tenant& tenant);
+
+/// Metrics that a step lacks if no group of an environment, no reward, no whole group or no
+/// log-probability of a teacher is in it.
+std::vector<std::string> metrics_of_some_steps(const Tenant& tenant);
 
 /// "curricula" of a manifest, by label.
 Json curricula_json(const std::map<uint32_t, TrainedRows>& rows, const Tenant& tenant);

@@ -34,6 +34,7 @@ class HeldOut {
   /// Adds the loss of next_part(). The mean loss of a token after the last part.
   std::optional<double> add(const AnswerLoss& loss, PolicyVersion version);
   size_t num_rows() const { return rows_.size(); }
+  PolicyVersion start() const { return start_; }
   /// The version that a run starts from, before rows come.
   void start_at(PolicyVersion version, bool is_resumed);
 

@@ -76,18 +76,21 @@ bool Trainer::wait_for_save() {
   return false;
 }
 
+/// A step without the metric has no score. The first one shows which metrics there are.
 void Trainer::keep_score(const MetricValues& values) {
   score_.reset();
   if (tenant().keep_best == 0) return;
   std::string_view name = tenant().best_by;
   const bool is_smallest = name.starts_with('-');
   if (is_smallest) name.remove_prefix(1);
-  std::vector<std::string> known;
-  for (const auto& [metric, value] : values) {
-    known.push_back(metric);
+  for (const auto& [metric, value] : values)
     if (metric == name && std::isfinite(value)) score_ = is_smallest ? -value : value;
-  }
+  if (version_ != held_out_.start().next()) return;
+  std::vector<std::string> known = metrics_of_some_steps(tenant());
+  for (const auto& [metric, value] : values) known.push_back(metric);
   if (std::ranges::find(known, name) != known.end()) return;
+  std::ranges::sort(known);
+  known.erase(std::unique(known.begin(), known.end()), known.end());
   Error unknown = error(Code::kInvalid, "best_by of tenant '{}' names no metric of its steps: '{}'",
                         tenant().name, name);
   const std::string nearest = nearest_name(name, known);

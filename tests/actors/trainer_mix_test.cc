@@ -105,6 +105,38 @@ TEST_F(MixedTrainer, RefusesAGroupOfAnEnvironmentThatTheTenantLacks) {
   EXPECT_THAT(given.error().text(), HasSubstr("environment 2, but tenant 'main' has 2"));
 }
 
+Tenant a_mix_with_a_best() {
+  Tenant tenant = a_mix_to_train();
+  tenant.checkpoint_every = 1;
+  tenant.keep_best = 1;
+  tenant.best_by = "reward/b/mean";
+  return tenant;
+}
+
+struct TrainerOfTheBest : MixedTrainer {
+  TrainerOfTheBest() : MixedTrainer(a_mix_with_a_best()) {}
+};
+
+TEST_F(TrainerOfTheBest, AStepWithoutTheEnvironmentOfTheMetricHasNoScore) {
+  start();
+  uint64_t ordinal = 0;
+  int64_t version = 0;
+  for (const uint32_t environment : {0, 1, 0}) {
+    for (int i = 0; i < 2; ++i) {
+      auto group = group_of(environment, ordinal++, {0, 4});
+      group.version = PolicyVersion(version);
+      give(std::move(group));
+    }
+    work();
+    ++version;
+  }
+  const auto& made = trainer.checkpoints();
+  ASSERT_THAT(made, SizeIs(3));
+  EXPECT_EQ(made[0].manifest.find("score"), nullptr);
+  EXPECT_EQ(made[1].manifest.get_double("score").value(), 2);
+  EXPECT_EQ(made[2].manifest.find("score"), nullptr);
+}
+
 Tenant a_mix_of_batches() {
   Tenant tenant = testing::a_tenant(2, 4);
   for (const char* label : {"a", "b"}) {
