@@ -2,6 +2,7 @@
 // clients, clients that go away, and the requests that an actor accepts.
 #include <gmock/gmock.h>
 
+#include "runtime/outside/http_keys.h"
 #include "tests/outside/http_story.h"
 
 namespace primerl {
@@ -338,6 +339,11 @@ TEST_F(HttpStory, AnAddressThatCannotBeUsedIsNamed) {
       AllOf(HasSubstr("other:2: the graph has no tenant 'mian'"),
             HasSubstr("its tenants are: main, blue"), Not(HasSubstr("65432"))));
   EXPECT_EQ(fault_of("0.0.0.0:0", write("main", "1234567890123456 main\n")), "");
+  const std::string key = "1234567890123456\n#";
+  const std::string full = key + std::string(kHttpKeysFileBytesMax - key.size(), 'x');
+  EXPECT_EQ(fault_of("0.0.0.0:0", write("full", full)), "");
+  EXPECT_THAT(fault_of("0.0.0.0:0", write("full", full + "x")),
+              HasSubstr("has 4194305 bytes, at most 4194304 are read"));
   EXPECT_EQ(fault_of("[::1]:0"), "");
   EXPECT_EQ(fault_of("0.0.0.0:0", write("keys", "1234567890123456\n")), "");
 }

@@ -126,7 +126,8 @@ Status apply(const Json& delta, Json& trace) {
       for (const std::string_view list : kLists)
         if (list == key) return error(Code::kCorrupt, "a delta sets '{}', which is a list", key);
       // A key is searched for among the others.
-      if (trace.as_object().size() >= kTraceKeysMax && trace.find(key) == nullptr)
+      const size_t num_keys = trace.as_object().size();
+      if (num_keys > kTraceKeysMax || (num_keys == kTraceKeysMax && trace.find(key) == nullptr))
         return error(Code::kExhausted, "a trace has more than {} keys", kTraceKeysMax);
       trace.set(key, value);
     }

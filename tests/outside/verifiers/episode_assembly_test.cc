@@ -42,6 +42,24 @@ TEST_F(EpisodeAssemblyStory, DeltasGrowATrace) {
             R"("pending":[],"ok":true,"rewards":{"b":2}}]})");
 }
 
+TEST_F(EpisodeAssemblyStory, KeysOfATraceHaveABound) {
+  const auto keys = [](size_t count) {
+    Json many = Json::object();
+    for (size_t i = 0; i < count; ++i)
+      many.as_object().emplace_back(fmt::format("key{}", i), Json(1));
+    return many.dump();
+  };
+  // An opened trace has its id and six lists, one of them of messages in flight.
+  add(R"({"trace":"t","open":{"id":"t"}})");
+  EXPECT_EQ(add(R"({"trace":"t","set":)" + keys(1000) + "}"), "");
+  EXPECT_EQ(add(R"({"trace":"t","set":)" + keys(1000) + "}"), "") << "they are known";
+  EXPECT_THAT(add(R"({"trace":"t","set":)" + keys(1024) + "}"),
+              HasSubstr("a trace has more than 1024 keys"));
+  EXPECT_EQ(add(R"({"trace":"u","open":)" + keys(2000) + "}"), "");
+  EXPECT_THAT(add(R"({"trace":"u","set":{"key0":1}})"),
+              HasSubstr("a trace has more than 1024 keys"));
+}
+
 TEST_F(EpisodeAssemblyStory, ADiscardedTraceIsGoneAndMayBeginAgain) {
   add(R"({"trace":"t","open":{"id":"t"},"nodes":[{}]})");
   EXPECT_EQ(add(R"({"trace":"t","discard":true})"), "");
