@@ -1,5 +1,5 @@
 /// KeysFile: the keys of a listener. They are read again when their file has changed, so a key can
-/// be added or withdrawn while a run goes on.
+/// be added or withdrawn while a run trains.
 ///
 /// The file is looked at, not opened, at most every kKeysFileEvery. If it cannot be read or is not
 /// valid, the keys that were read before stay. Not thread-safe: lives on the I/O thread.
