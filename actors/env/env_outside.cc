@@ -54,6 +54,7 @@ Status Env::ask(Asked asked, OutsideCall call) {
 
 /// Sends the tasks that are here, in the order of their ordinals, and asks for the next ones.
 Result<bool> Env::send_asked_tasks() {
+  bool looks_further = false;  // for a row, in the next work call
   const auto tasks_max = static_cast<uint64_t>(services().tenant(tenant_).tasks_max);
   while (coming_.size() < kTasksAheadMax) {
     if (tasks_max > 0 && next_ordinal_ > tasks_max) break;
@@ -65,7 +66,10 @@ Result<bool> Env::send_asked_tasks() {
       break;
     }
     const auto source = draw(ordinal);
-    if (!source) return true;  // the next work call looks further
+    if (!source) {
+      looks_further = true;
+      break;
+    }
     if (!known_source(*source).is_outside()) {
       next_ordinal_ = ordinal + 1;
       auto made = make_task_of(ordinal, *source);
@@ -81,10 +85,11 @@ Result<bool> Env::send_asked_tasks() {
     next_ordinal_ = ordinal + 1;
     coming_[ordinal].task.source = *source;
   }
-  if (coming_.empty() || !coming_.begin()->second.is_here || task_.room() <= 0) return false;
+  if (coming_.empty() || !coming_.begin()->second.is_here || task_.room() <= 0)
+    return looks_further;
   task_.send(std::move(coming_.begin()->second.task), for_tenant(tenant_));
   coming_.erase(coming_.begin());
-  return task_.room() > 0;
+  return looks_further || task_.room() > 0;
 }
 
 Status Env::ask_step(uint64_t trajectory, const TaskSource& source, const Worlds::Played& played,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "graph/base/counted.h"
@@ -59,13 +60,15 @@ Result<std::vector<Json>> read_lines(const fs::path& file) {
   return lines;
 }
 
-/// The last evaluation of each tenant.
+/// The last evaluation of each tenant: a line for each of its environments.
 Result<std::vector<Json>> evaluations_in(const fs::path& folder, const Plan& plan) {
   std::vector<Json> all;
   for (const Tenant& tenant : plan.tenants) {
     ASSIGN_OR_RETURN(auto lines,
                      read_lines(folder / evaluations_file_name(tenant.name, plan.tenants.size())));
-    if (!lines.empty()) all.push_back(std::move(lines.back()));
+    const size_t count = std::min(lines.size(), tenant.num_environments());
+    std::move(lines.end() - static_cast<std::ptrdiff_t>(count), lines.end(),
+              std::back_inserter(all));
   }
   return all;
 }
@@ -85,14 +88,22 @@ double number_in(const Json& line, std::string_view key) {
   return found.ok() ? *found : 0;
 }
 
-/// A row per tenant; the columns follow from the values.
-std::string table_text(const std::vector<Json>& evaluations) {
+/// "main", or "main/words" for one of several environments.
+std::string shown_tenant(const Json& line, const Plan& plan) {
+  const std::string name = text_member(line, "tenant");
+  const auto tenant = std::ranges::find(plan.tenants, name, &Tenant::name);
+  if (tenant == plan.tenants.end() || tenant->mix.empty()) return name;
+  return fmt::format("{}/{}", name, text_member(line, "environment"));
+}
+
+/// A row per tenant, or per environment of it; the columns follow from the values.
+std::string table_text(const std::vector<Json>& evaluations, const Plan& plan) {
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> last_head;
   for (const Json& line : evaluations) {
     std::vector<std::string> head{"tenant", "rows", "samples", "mean"};
     std::vector<std::string> cells{
-        text_member(line, "tenant"), fmt::format("{:.0f}", number_in(line, "rows")),
+        shown_tenant(line, plan), fmt::format("{:.0f}", number_in(line, "rows")),
         fmt::format("{:.0f}", number_in(line, "samples")),
         line.find("reward")->is_null() ? std::string("-")
                                        : fmt::format("{:.4f}", number_in(line, "reward"))};
@@ -155,18 +166,20 @@ int report_evaluations(const EvalArguments& arguments, const Plan& plan, const R
                    .set("rollouts", rollouts)
                    .set("evaluations", std::move(all)));
   } else {
-    print_text(table_text(*evaluations) + fmt::format("rollouts    {}\nrun folder  {}\n",
-                                                      shown_path(rollouts),
-                                                      shown_path(folder.path())));
+    print_text(table_text(*evaluations, plan) + fmt::format("rollouts    {}\nrun folder  {}\n",
+                                                            shown_path(rollouts),
+                                                            shown_path(folder.path())));
   }
-  bool has_result = evaluations->size() == plan.tenants.size();
+  size_t num_expected = 0;
+  for (const Tenant& tenant : plan.tenants) num_expected += tenant.num_environments();
+  bool has_result = evaluations->size() == num_expected;
   for (const Json& line : *evaluations) {
     has_result = has_result && !line.find("reward")->is_null();
     if (const double failed = number_in(line, "failed"); failed > 0)
       complain(
           "warning: tenant '{}': {} failed; `primerl-graph rollouts {} --end failed` says "
           "why\n",
-          text_member(line, "tenant"), counted(static_cast<uint64_t>(failed), "rollout"),
+          shown_tenant(line, plan), counted(static_cast<uint64_t>(failed), "rollout"),
           shell_word(shown_path(folder.path())));
   }
   return has_result ? kExitDone : kExitFailed;

@@ -10,6 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 /// The demo with these lines instead of its environment.
 std::string demo_with(const std::string& lines) {
@@ -153,6 +154,21 @@ TEST(MixRules, ACurriculumNeedsRowsAndNumbersThatFitTogether) {
               HasSubstr("has no effect without 'stages'"));
   EXPECT_THAT(of("reverse_text", "{ rows = 9, field = \"level\", stages = [{}] }"),
               HasSubstr("has no rows with fields"));
+}
+
+/// The gateway knows the limits of the tenant alone.
+TEST(MixRules, ADrivenEnvironmentHasTheLimitsOfTheTenant) {
+  const auto with = [](const std::string& keys) {
+    return load_text(
+        mix_of("{ environment = { name = \"copy\" }, turns_max = 9 }, { environment = "
+               "{ name = \"driven\" }" +
+               keys + " }"));
+  };
+  EXPECT_THAT(findings(with(", turns_max = 8")),
+              HasSubstr("'turns_max' 8 of environment 'driven' has no effect"));
+  EXPECT_THAT(findings(with(", seq_len = 100")), HasSubstr("'seq_len' 100 of environment"));
+  EXPECT_THAT(findings(with(", turns_max = 9")), Not(HasSubstr("has no effect")));
+  EXPECT_THAT(findings(with("")), Not(HasSubstr("has no effect")));
 }
 
 TEST(MixRules, ADrivenEnvironmentHasNoRewardsInAMixToo) {
