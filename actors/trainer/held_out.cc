@@ -29,11 +29,10 @@ Status HeldOut::add(const Trajectory& member, const SampleLimits& limits) {
   RETURN_IF_ERROR(check_sample(sample, LossKind::kCrossEntropy, limits));
   if (std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), 1) == 0)
     return error(Code::kInvalid, "none of its {} tokens has a loss", sample.tokens.size());
-  const auto num_tokens = static_cast<int64_t>(sample.tokens.size());
-  if (num_tokens_ + num_tokens > kHeldOutTokensMax)
+  if (!is_full()) num_tokens_ += static_cast<int64_t>(sample.tokens.size());
+  if (is_full())
     return error(Code::kExhausted, "the held-out rows have more than {} tokens", kHeldOutTokensMax)
         .note("write rows = N in the eval table of the tenant: the first N rows are measured");
-  num_tokens_ += num_tokens;
   rows_.push_back({member.tokens, member.sampled, member.weights});
   return ok();
 }

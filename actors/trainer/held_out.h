@@ -24,7 +24,7 @@ inline constexpr int64_t kEvaluatedTokens = 8192;
 class HeldOut {
  public:
   /// Adds a row. An error if it has no loss token, if the learner would refuse it, or if it is too
-  /// much.
+  /// much; then no later row is added.
   Status add(const Trajectory& member, const SampleLimits& limits);
   /// Whether `version` has to be measured: it is a multiple of the interval, or the first or last
   /// one. `are_complete`: a training group has come.
@@ -34,6 +34,8 @@ class HeldOut {
   /// Adds the loss of next_part(). The mean loss of a token after the last part.
   std::optional<double> add(const AnswerLoss& loss, PolicyVersion version);
   size_t num_rows() const { return rows_.size(); }
+  /// A row was too much.
+  bool is_full() const { return num_tokens_ > kHeldOutTokensMax; }
   PolicyVersion start() const { return start_; }
   /// The version that a run starts from, before rows come.
   void start_at(PolicyVersion version, bool is_resumed);
@@ -62,7 +64,7 @@ class HeldOut {
   PolicyVersion start_;
   bool is_resumed_ = false;
   std::vector<Row> rows_;
-  int64_t num_tokens_ = 0;   // of all rows
+  int64_t num_tokens_ = 0;   // of all rows, with the first one that was too much
   PolicyVersion evaluated_;  // last version that was measured
   size_t next_ = 0;          // row of the running evaluation
   AnswerLoss sum_;           // of its rows so far

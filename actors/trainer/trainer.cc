@@ -146,10 +146,10 @@ Status Trainer::start(Resources& resources) {
 
 Status Trainer::on_group(const TrajectoryGroup& group) {
   publish_step_metrics();
-  num_sampled_tokens_ += num_sampled_tokens(group);
   const auto& delivery = services().delivery();
   PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
   if (is_evaluation(group.ordinal)) return add_held_out(pooled);
+  num_sampled_tokens_ += num_sampled_tokens(group);
   if (is_done_ || group.is_cancelled) {
     end_group(pooled, RolloutEnd::kCancelled,
               is_done_ ? "the last step is done" : "the run ended before its teacher answered");
@@ -194,14 +194,16 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   return ok();
 }
 
-/// Rows that cannot be measured are left out and counted.
+/// Rows that cannot be measured are left out and counted. That there are too many is said once.
 Status Trainer::add_held_out(const PooledGroup& pooled) {
   if (!limits_) limits_ = learner_->limits();
   for (const Trajectory& member : pooled.group.members) {
+    const bool was_full = held_out_.is_full();
     Status added = member.is_failed ? Status(error(Code::kInvalid, "{}", member.fault))
                                     : held_out_.add(member, *limits_);
     if (added.ok()) continue;
     services().count("held_out_refused", 1);
+    if (was_full) continue;
     services().log(LogLevel::kWarning,
                    fmt::format("held-out row {}: {}", member.trajectory + 1, added.error().text()));
   }

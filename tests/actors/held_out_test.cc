@@ -75,7 +75,20 @@ TEST(HeldOutRows, HaveABoundOfTokens) {
   const Status more = rows.add(held_out_row(2), kHeldOutLimits);
   ASSERT_FALSE(more.ok());
   EXPECT_THAT(more.error().text(), HasSubstr("more than 1048576 tokens"));
+  EXPECT_TRUE(rows.is_full());
+  EXPECT_EQ(rows.num_rows(), 1U);
   EXPECT_FALSE(rows.add(held_out_row(1), kHeldOutLimits).ok()) << "one token has no prediction";
+}
+
+TEST(HeldOutRows, AtTheBoundFitAndOnlyTheFirstOnesCount) {
+  HeldOut rows;
+  ASSERT_TRUE(rows.add(held_out_row(kHeldOutTokensMax - 2), kHeldOutLimits).ok());
+  ASSERT_TRUE(rows.add(held_out_row(2), kHeldOutLimits).ok());
+  EXPECT_FALSE(rows.is_full());
+  HeldOut first;
+  ASSERT_TRUE(first.add(held_out_row(kHeldOutTokensMax - 4), kHeldOutLimits).ok());
+  ASSERT_FALSE(first.add(held_out_row(5), kHeldOutLimits).ok());
+  EXPECT_FALSE(first.add(held_out_row(2), kHeldOutLimits).ok()) << "it would fit, but is not first";
 }
 
 Tenant held_out_tenant() {
