@@ -68,9 +68,11 @@ void RowPools::add(const TenantCurriculum& options, uint64_t row, double reward)
 }
 
 std::vector<int64_t> RowPools::counts(const TenantCurriculum& options) const {
-  std::vector<int64_t> counts(easy_pool(options) + size_t{1});
-  for (const uint8_t pool : pools_) ++counts[pool];
-  counts[kUnseen] += options.rows - static_cast<int64_t>(pools_.size());
+  // A run that continues with other options may have had more pools, or more rows.
+  const uint8_t last = easy_pool(options);
+  std::vector<int64_t> counts(last + size_t{1});
+  for (const uint8_t pool : pools_) ++counts[std::min(pool, last)];
+  counts[kUnseen] += std::max<int64_t>(options.rows - std::ssize(pools_), 0);
   return counts;
 }
 
