@@ -31,7 +31,7 @@ void check_label(const DraftTenant& drafted, size_t index, Draft& draft) {
                   [&](const DraftTenant& other) { return other.tenant.label == label; });
   if (is_repeated)
     refuse("as another one").suggest("write name = \"...\" in one of them");
-  else if (label == "all")
+  else if (label == "all" || label == "trained")  // reward/all/mean, reward/trained/mean
     refuse("the word of metrics for all environments").suggest("write another name");
   else if (!is_label(label))
     refuse("which metrics cannot have").note("valid: letters, digits, '_', '-' and '.'");

@@ -96,7 +96,9 @@ TEST(MixRules, BadItemsAreRefusedWhereTheyAre) {
   EXPECT_THAT(one("weight = 0"), HasSubstr("error[G023]"));
   EXPECT_THAT(one("weight = 0.5"), HasSubstr("error[G021]"));
   EXPECT_THAT(one("group_size = 4"), HasSubstr("has no option 'group_size'"));
-  EXPECT_THAT(one("name = \"all\""), HasSubstr("the word of metrics for all environments"));
+  for (const char* name : {"all", "trained"})
+    EXPECT_THAT(one(fmt::format("name = \"{}\"", name)),
+                HasSubstr("the word of metrics for all environments"));
   EXPECT_THAT(one("name = \"a/b\""), HasSubstr("which metrics cannot have"));
   EXPECT_THAT(one("seq_len = 5000"), HasSubstr("is more than that of tenant 'main', 2048"));
   EXPECT_THAT(one("eval = { interval = 2 }"), HasSubstr("has no option 'interval'"));
