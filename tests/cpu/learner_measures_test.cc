@@ -17,7 +17,6 @@ namespace {
 
 using testing::make_adapter_learner;
 using testing::make_folder;
-using testing::never;
 using testing::two_groups;
 
 double norm_of(const MetricValues& values, std::string_view group) {
@@ -41,7 +40,7 @@ std::unique_ptr<Learner> learner_of(const LearnerOptions& options = {}) {
 
 TEST(LearnerMeasures, NormsOfTheGroupsAddUpToThatOfTheGradient) {
   const auto learner = learner_of();
-  const auto report = learner->step(two_groups(TenantSlot(0)), never).value();
+  const auto report = learner->step(two_groups(TenantSlot(0)), testing::never).value();
   double squares = 0;
   for (const double norm : report.measures.grad_norms) squares += norm * norm;
   EXPECT_NEAR(std::sqrt(squares), report.grad_norm, 1e-6 * report.grad_norm);
@@ -53,7 +52,7 @@ TEST(LearnerMeasures, NormsOfTheGroupsAddUpToThatOfTheGradient) {
 
 TEST(LearnerMeasures, AnAdapterHasOneNorm) {
   const auto learner = make_adapter_learner(make_folder({}), {{TenantSlot(0), {.rank = 4}, {}}});
-  const auto report = learner->step(two_groups(TenantSlot(0)), never).value();
+  const auto report = learner->step(two_groups(TenantSlot(0)), testing::never).value();
   EXPECT_EQ(norm_of(metrics_of(report), "adapters"), report.grad_norm);
   EXPECT_EQ(norm_of(metrics_of(report), "attention"), 0);
 }
@@ -62,7 +61,7 @@ TEST(LearnerMeasures, EveryTokenWithALossIsInEachDistribution) {
   const auto learner = learner_of();
   TrainBatch batch = two_groups(TenantSlot(0));
   for (auto& sample : batch.samples) sample.distances.assign(sample.tokens.size(), 2);
-  const auto report = learner->step(batch, never).value();
+  const auto report = learner->step(batch, testing::never).value();
   const StepMeasures& measures = report.measures;
   EXPECT_EQ(std::accumulate(measures.ratio_counts.begin(), measures.ratio_counts.end(), int64_t{0}),
             report.num_loss_tokens);
@@ -83,7 +82,7 @@ TEST(LearnerMeasures, ThePeakIsTheOptionInTflops) {
   LearnerOptions options;
   options.peak_tflops = 0.5;
   const auto learner = learner_of(options);
-  EXPECT_EQ(learner->step(two_groups(TenantSlot(0)), never)->measures.peak_flops, 0.5e12);
+  EXPECT_EQ(learner->step(two_groups(TenantSlot(0)), testing::never)->measures.peak_flops, 0.5e12);
 }
 
 TEST(LearnerMeasures, AnswersToImitateHaveNoRatio) {
@@ -94,7 +93,7 @@ TEST(LearnerMeasures, AnswersToImitateHaveNoRatio) {
     sample.logprobs.clear();
     sample.advantages.clear();
   }
-  EXPECT_TRUE(learner->step(batch, never)->measures.ratio_counts.empty());
+  EXPECT_TRUE(learner->step(batch, testing::never)->measures.ratio_counts.empty());
 }
 
 }  // namespace
