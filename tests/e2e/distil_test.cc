@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
 
 #include "tests/e2e/run_files.h"
@@ -50,6 +51,26 @@ TEST_F(DistilledRun, TheStudentComesNearerToItsTeacher) {
   for (const Json& line : lines_of(folder / "rollouts.jsonl"))
     EXPECT_NE(*line.get_string("end"), "failed") << *line.get_string("reason");
   expect_replays();
+}
+
+/// Each log-probability belongs to its token: the teacher and the first policy are one model.
+TEST_F(DistilledRun, ATeacherWithTheWeightsOfThePolicyStartsAtADistanceOfZero) {
+  write_text(
+      scratch.path() / "graph.toml",
+      fmt::format("[tenant.main]\nenvironment = {{ name = \"reverse_text\" }}\n"
+                  "teacher = {{ model = \"policy\" }}\nloss = {{ reference_weight = 0.05 }}\n"
+                  "group_size = 4\nbatch_size = 16\nmax_steps = 2\n"
+                  "max_off_policy_steps = 0\nsampling = {{ max_tokens = 12 }}\n"
+                  "[model.policy]\npath = \"{}\"\n"
+                  "[resource.learner]\nthreads = 1\noptimizer = {{ lr = 2e-4 }}\n",
+                  source_path("examples/reverse_text/model")));
+  const auto end = run_graph_program(
+      {"run", (scratch.path() / "graph.toml").string(), "--out", folder.string()});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto distance = curve("teacher_kl/all/mean");
+  ASSERT_EQ(distance.size(), 2U);
+  EXPECT_NEAR(distance[0], 0, 1e-6);
+  EXPECT_GT(std::abs(distance[1]), 1e-4) << "all weights have changed, those of the teacher not";
 }
 
 TEST_F(DistilledRun, ThePlanHasTheTeachersWeightsOnceAndNoSecondSet) {
