@@ -28,9 +28,10 @@ Error fault_of(const OutsideAnswer& answer) {
 void Env::forget(uint64_t trajectory) {
   worlds_.forget(trajectory);
   if (outside_ == nullptr) return;
-  // Sessions are numbered over all environments, so others have none of this number.
+  // Sessions are numbered over all environments, so others have none of this number; runs are
+  // numbered by their calls.
   for (const Source& source : sources_)
-    if (source.is_outside())
+    if (source.is_outside() && !drives_rollouts(source))
       outside_->forget(static_cast<uint32_t>(source.use.environment), session_of(trajectory));
 }
 

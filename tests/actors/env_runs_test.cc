@@ -150,6 +150,18 @@ TEST_F(EnvEpochsStory, TheFirstTaskOfAnEnvironmentWithAnotherNumberOfTasksEndsTh
   EXPECT_THAT(env.take<Task>("task"), IsEmpty());
 }
 
+TEST_F(EnvRunsStory, TheEndOfATrajectoryIsNotTheEndOfARunWithItsNumber) {
+  tenant.eval = {.interval = 1, .rows = 2};
+  env.set_tenants({tenant});
+  play(a_run());
+  Action action;
+  action.ordinal = kEvaluationOrdinals;
+  action.turn = kAsksTask;
+  action.ended = {server.of("run").at(0).session - 1};  // the session of trajectory n is n + 1
+  ASSERT_TRUE(env.give("action", action).ok());
+  EXPECT_THAT(server.forgotten, IsEmpty());
+}
+
 TEST_F(EnvRunsStory, AnAnswerThatIsNoResultFailsTheRunAndIsNeverAReward) {
   const auto member = [](std::string_view text) {
     return fmt::format("{{\"members\":[{}]}}", text);
