@@ -27,6 +27,9 @@ const DraftNode* find_teacher(const Draft& draft) {
 void check_names(Draft& draft, const DraftTenant& tenant, const DraftNode* node) {
   const std::string& wanted = tenant.tenant.teacher.model;
   const Span span = nested_span(*tenant.spec, "teacher.model");
+  if (find_model_index(draft, wanted, span,
+                       fmt::format("'teacher' of tenant '{}'", tenant.spec->name)) < 0)
+    return;
   if (node == nullptr) {
     draft.diagnostics
         .error("G083", span,

@@ -119,6 +119,18 @@ bool has_judge(Table& root) {
   });
 }
 
+/// The name itself if there is such a model, else the nearest one, so that a misspelt name gives
+/// one error; none if no name is near.
+std::optional<std::string> known_model(Table& root, const std::string& name) {
+  const Table* known = table_at(root, "model");
+  if (known == nullptr) return std::nullopt;
+  if (known->find(name) != nullptr) return name;
+  std::vector<std::string> names;
+  for (const Entry& model : known->entries) names.push_back(model.key);
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? std::nullopt : std::optional(near);
+}
+
 /// The teacher's model, which the first tenant with a teacher names; none without a teacher.
 std::optional<std::string> teacher_model(Table& root) {
   const Table* tenants = table_at(root, "tenant");
@@ -130,7 +142,7 @@ std::optional<std::string> teacher_model(Table& root) {
     const Entry* model =
         teacher->value.is_table() ? teacher->value.as_table().find("model") : nullptr;
     if (model != nullptr && model->value.is_string() && !model->value.as_string().empty())
-      return model->value.as_string();
+      return known_model(root, model->value.as_string());
   }
   return std::nullopt;
 }

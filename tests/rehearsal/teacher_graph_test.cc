@@ -81,6 +81,16 @@ TEST(TeacherGraph, AJudgeAndATeacherLeaveOneModelForThePolicy) {
   EXPECT_EQ(model_named(*graph.plan, "teacher"), "big");
 }
 
+TEST(TeacherGraph, GroupsOfATenantWithoutATeacherPassItsNode) {
+  const std::string common =
+      "environment = { name = \"reverse_text\" }\nsampling = { max_tokens = 8 }\n"
+      "group_size = 2\nbatch_size = 4\nadapter = { rank = 4 }\n";
+  auto graph = taught("[tenant.ada]\n" + common + kTeacher + "[tenant.bo]\n" + common + kTwoModels +
+                      "[node.trainer]\nper_tenant = true\n");
+  ASSERT_NE(graph.plan, nullptr) << taught_faults(graph);
+  EXPECT_THAT(taught_faults(std::move(graph)), Not(HasSubstr("error")));
+}
+
 TEST(TeacherGraph, ThePolicysOwnFolderMayTeach) {
   auto graph = taught(kTaught + "teacher = { model = \"policy\" }\n" +
                       "loss = { reference_weight = 0.1 }\n[model.policy]\npath = \"model\"\n");
@@ -97,6 +107,13 @@ TEST(TeacherGraph, AnObjectiveWithAReferenceAndNoneIsRefused) {
 TEST(TeacherGraph, ATeacherNeedsAModel) {
   EXPECT_THAT(taught_faults(taught(kTaught + "teacher = { timeout = \"5s\" }\n" + kTwoModels)),
               HasSubstr("error[G025]"));
+}
+
+TEST(TeacherGraph, AMisspeltModelIsOneError) {
+  const std::string faults = taught_faults(
+      taught(kTaught + "teacher = { model = \"bigg\" }\nloss = { kind = \"opd\" }\n" + kTwoModels));
+  EXPECT_THAT(faults, AllOf(HasSubstr("error[G014]: 'teacher' of tenant 'main' names model 'bigg'"),
+                            HasSubstr("did you mean 'big'?"), HasSubstr("1 error")));
 }
 
 TEST(TeacherGraph, ALongFileWithoutTheNodesIsRefused) {
