@@ -4,7 +4,6 @@
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
-#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -46,24 +45,6 @@ void check_length(const DraftTenant& drafted, const DraftTenant& part, Draft& dr
              part.tenant.seq_len, part.tenant.label, drafted.spec->name, drafted.tenant.seq_len)
       .suggest(
           fmt::format("write {} or less, or raise seq_len of the tenant", drafted.tenant.seq_len));
-}
-
-/// The gateway counts turns and tokens of runs by the limits of the tenant.
-void limit_driven(const DraftTenant& drafted, DraftTenant& part, Draft& draft) {
-  if (!drives_rollouts(part.tenant)) return;
-  for (const auto& [key, member] :
-       {std::pair("turns_max", &Tenant::turns_max), std::pair("seq_len", &Tenant::seq_len)}) {
-    const int64_t limit = drafted.tenant.*member;
-    const Entry* written = nested_entry(*part.spec, key);
-    if (written != nullptr && part.tenant.*member != limit)
-      draft.diagnostics
-          .error("G085", written->value.span,
-                 "'{}' {} of environment '{}' has no effect: it plays its rollouts itself, with "
-                 "the largest of tenant '{}', {}",
-                 key, part.tenant.*member, part.tenant.label, drafted.spec->name, limit)
-          .suggest(fmt::format("remove it, or write {} = {}", key, limit));
-    part.tenant.*member = limit;
-  }
 }
 
 }  // namespace
@@ -120,7 +101,6 @@ void fold_mix(DraftTenant& drafted, Draft& draft) {
     all.environment_timeout = std::max(all.environment_timeout, own.environment_timeout);
     if (all.sampling.stop.empty()) all.sampling.stop = own.sampling.stop;
   }
-  for (DraftTenant& part : drafted.mix) limit_driven(drafted, part, draft);
 }
 
 }  // namespace primerl

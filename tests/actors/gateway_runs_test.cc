@@ -121,13 +121,14 @@ TEST_F(GatewayRunsStory, ATurnIsSentBeforeTheReplyWithTheGroupsVersionAndTheTena
   EXPECT_THAT(sent[0].logprobs, SizeIs(3));
 }
 
-TEST_F(GatewayRunsStory, ARunHasTheSamplingAndTheLengthOfItsEnvironment) {
+TEST_F(GatewayRunsStory, ARunHasTheSamplingAndTheLimitsOfItsEnvironment) {
   const Tenant whole = tenants.front();
   for (const double temperature : {0.5, 2.0}) {
     auto part = std::make_shared<Tenant>(whole);
     part->label = temperature < 1 ? "cold" : "hot";
     part->sampling.temperature = temperature;
     part->seq_len = temperature < 1 ? 16 : 24;
+    part->turns_max = temperature < 1 ? 1 : 2;
     tenants.front().mix.push_back(std::move(part));
   }
   std::vector<double> temperatures;
@@ -136,7 +137,12 @@ TEST_F(GatewayRunsStory, ARunHasTheSamplingAndTheLengthOfItsEnvironment) {
     const auto made = requests();
     ASSERT_THAT(made, SizeIs(1));
     temperatures.push_back(made[0].sampling.temperature);
-    EXPECT_EQ(made[0].sampling.max_tokens, temperatures.back() < 1 ? 14 : 22);
+    const bool is_cold = temperatures.back() < 1;
+    EXPECT_EQ(made[0].sampling.max_tokens, is_cold ? 14 : 22);
+    complete(made[0]);
+    const uint64_t second = ask(salt({ordinal, 0, 0}));
+    EXPECT_EQ(has_reply(second), is_cold) << "it has had its only turn";
+    (void)requests();
   }
   EXPECT_THAT(temperatures, UnorderedElementsAre(0.5, 2.0));
 }

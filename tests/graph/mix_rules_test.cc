@@ -158,21 +158,6 @@ TEST(MixRules, ACurriculumNeedsRowsAndNumbersThatFitTogether) {
               HasSubstr("has no rows with fields"));
 }
 
-/// The gateway knows the limits of the tenant alone.
-TEST(MixRules, ADrivenEnvironmentHasTheLimitsOfTheTenant) {
-  const auto with = [](const std::string& keys) {
-    return load_text(
-        mix_of("{ environment = { name = \"copy\" }, turns_max = 9 }, { environment = "
-               "{ name = \"driven\" }" +
-               keys + " }"));
-  };
-  EXPECT_THAT(findings(with(", turns_max = 8")),
-              HasSubstr("'turns_max' 8 of environment 'driven' has no effect"));
-  EXPECT_THAT(findings(with(", seq_len = 100")), HasSubstr("'seq_len' 100 of environment"));
-  EXPECT_THAT(findings(with(", turns_max = 9")), Not(HasSubstr("has no effect")));
-  EXPECT_THAT(findings(with("")), Not(HasSubstr("has no effect")));
-}
-
 TEST(MixRules, ADrivenEnvironmentHasNoRewardsInAMixToo) {
   EXPECT_THAT(findings_of(mix_of("{ environment = { name = \"copy\" } }, { environment = { name = "
                                  "\"driven\" }, reward = { name = \"half\" } }")),
