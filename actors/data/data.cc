@@ -38,6 +38,11 @@ std::string fault_of_teacher(const DataOptions&, const Tenant& tenant) {
                                    : std::string();
 }
 
+std::string fault_of_curriculum(const DataOptions&, const Tenant& tenant) {
+  return tenant.curriculum.is_on() ? "has no effect: supervised examples have no rewards"
+                                   : std::string();
+}
+
 Result<int64_t> num_examples_of(const DataOptions& options) {
   if (options.file.empty()) return 0;
   ASSIGN_OR_RETURN(const auto examples, examples_of(options));
@@ -84,6 +89,7 @@ Contract Data::contract() {
       .demands("eval.interval", &fault_of_eval,
                "write both eval = { interval = N } and eval_file of the data node, or neither")
       .demands("teacher", &fault_of_teacher, "leave it out")
+      .demands("curriculum", &fault_of_curriculum, "leave it out")
       .gives_examples(&num_examples_of)
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
       .source()

@@ -189,5 +189,12 @@ TEST(TeacherGraph, SupervisedTrainingHasNoTeacher) {
               HasSubstr("supervised examples train on given answers"));
 }
 
+TEST(SupervisedGraph, HasNoCurriculum) {
+  EXPECT_THAT(taught_faults(taught("include = [\"primerl:sft\"]\n" + kTaught +
+                                   "curriculum = { rows = 8, easy_threshold = 1.0 }\n"
+                                   "[model.policy]\npath = \"model\"\n")),
+              HasSubstr("'curriculum' of tenant 'main' has no effect: supervised examples"));
+}
+
 }  // namespace
 }  // namespace primerl::testing
