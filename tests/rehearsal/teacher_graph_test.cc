@@ -173,13 +173,13 @@ TEST(TeacherGraph, ATeacherWithAnotherTokenizerIsRefused) {
       read_text_file(PRIMERL_SOURCE_DIR "/examples/reverse_text/model/tokenizer.json", 1 << 20)
           .value();
   ASSERT_NE(text.find("\"q\""), std::string::npos);
-  const auto path = other_tokens(folder / "other", "\"q\"", "\"Q\"");
+  const auto path = other_tokens(folder / "other", "\"q\"", "\"qq\"");
   EXPECT_THAT(taught_faults(taught(kTaught + kTeacher +
                                        "[model.policy]\npath = \"model\"\n[model.big]\npath = \"" +
                                        path + "\"\n",
                                    true)),
               AllOf(HasSubstr("error[G044]"), HasSubstr("model 'big' cannot teach model 'policy'"),
-                    HasSubstr("is 'q' in"), HasSubstr("and 'Q' in")));
+                    HasSubstr("is 'q' in"), HasSubstr("and 'qq' in")));
 }
 
 TEST(TeacherGraph, SupervisedTrainingHasNoTeacher) {
