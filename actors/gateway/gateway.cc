@@ -71,8 +71,8 @@ Status Gateway::start(Resources& resources) {
     tenants_[slot];
     const Tenant& tenant = services().tenant(slot);
     if (!tenant.mix.empty())
-      mixes_.emplace(slot, TaskMix(weights_of(tenant),
-                                   services().random(slot, kTaskMixSeed, 0).next()));
+      mixes_.emplace(slot,
+                     TaskMix(weights_of(tenant), services().random(slot, kTaskMixSeed, 0).next()));
   }
   return ok();
 }
