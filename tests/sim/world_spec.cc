@@ -55,13 +55,16 @@ bool is_outside(uint64_t number) {
   return number >= kEvaluationWorlds ? number % 2 == 1 : number >= kOutsideWorlds;
 }
 
+/// Worlds with a teacher, or with held-out examples.
+bool is_distilled(uint64_t number) { return number >= kTeacherWorlds && number < kMixWorlds; }
+
 WorldKind kind_of(uint64_t number) {
   if (number < kOutsideWorlds) return static_cast<WorldKind>(number % kWorldKinds);
   // The nodes of a teacher are implied only in a graph without edges: that of one tenant.
-  constexpr WorldKind kOfOneTenant[] = {WorldKind::kOneTenant, WorldKind::kEnvironmentDies,
+  constexpr WorldKind kOfOneTenant[] = {WorldKind::kOneTenant,  WorldKind::kEnvironmentDies,
                                         WorldKind::kRouterDies, WorldKind::kEnginesDie,
-                                        WorldKind::kResumed};
-  if (number >= kTeacherWorlds && number < kMixWorlds) return kOfOneTenant[number % std::size(kOfOneTenant)];
+                                        WorldKind::kResumed,    WorldKind::kSupervised};
+  if (is_distilled(number)) return kOfOneTenant[number % std::size(kOfOneTenant)];
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
@@ -88,7 +91,7 @@ WorldSpec spec_of(uint64_t number) {
   WorldSpec spec;
   spec.number = number;
   spec.kind = kind_of(number);
-  spec.has_teacher = number >= kTeacherWorlds && number < kMixWorlds;
+  spec.has_teacher = is_distilled(number) && spec.kind != WorldKind::kSupervised;
   add_outside_faults(spec);
   add_clients(spec);
   RandomStream random(mix(number, stable_hash("world")));
@@ -239,6 +242,16 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
   return with_gateway(spec, text.substr(0, begin) + tables + text.substr(end)) + places_of(spec);
 }
 
+/// Held-out examples, some with weights.
+std::string held_out_file() {
+  const auto file = scratch_folder() / "held_out.jsonl";
+  std::ofstream text(file);
+  for (int i = 0; i < 20; ++i)
+    text << fmt::format("{{\"prompt\": \"a:{}+2>\", \"completion\": \"{}\"{}}}\n", i, i + 2,
+                        i % 3 == 0 ? ", \"weight\": 0.5" : "");
+  return file.string();
+}
+
 /// With random numbers of its own, so that the other worlds do not change.
 std::vector<std::string> teacher_sets(const WorldSpec& spec) {
   if (!spec.has_teacher) return {};
@@ -356,6 +369,11 @@ std::unique_ptr<World> make_world(uint64_t number) {
     set(fmt::format("tenant.main.max_steps={}", 3 + random.below(4)));
     set("tenant.main.batch_size=16");
     set(fmt::format("tenant.main.checkpoint_every={}", random.below(3)));
+    if (is_distilled(number)) {
+      set(fmt::format("node.data.eval_file=\"{}\"", held_out_file()));
+      set(fmt::format("tenant.main.eval={{ interval = {}, at_start = {} }}", 1 + number / 6 % 3,
+                      number / 6 % 2 == 0));
+    }
   } else {
     set(spec.has_chat ? fmt::format("model.policy.path=\"{}\"", chat_folder().string())
                       : fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"",
