@@ -72,7 +72,8 @@ inline constexpr uint64_t kEvaluationWorlds = 200'000;
 /// Worlds from this number on have a gateway with clients, judges or both. Every second one asks
 /// outside too.
 inline constexpr uint64_t kClientWorlds = 300'000;
-/// Worlds from this number on have a teacher, or held-out examples if they are supervised, and ask nothing outside.
+/// Worlds from this number on have a teacher, or held-out examples if they are supervised. They ask
+/// nothing outside.
 inline constexpr uint64_t kTeacherWorlds = 400'000;
 /// Worlds from this number on have tenants with two environments, one of them with a curriculum.
 /// Every second one measures its policy too.
