@@ -406,7 +406,14 @@ void check_demands(Draft& draft) {
     for (const auto& demand : node.contract->demands)
       for (const auto& drafted : draft.tenants) {
         const Demanded demanded{node, demand, of_learner};
-        if (drafted.mix.empty() || !is_of_environment(demand.key)) {
+        if (!is_of_environment(demand.key)) {
+          // group_size is the tenant's, but what it must be follows from the advantage of each.
+          const Tenant whole = drafted.value(TenantSlot());
+          for (size_t i = 0; i < whole.num_environments(); ++i)
+            if (report_demand(draft, demanded, whole.in_environment(i), *drafted.spec)) break;
+          continue;
+        }
+        if (drafted.mix.empty()) {
           report_demand(draft, demanded, drafted.tenant, *drafted.spec);
           continue;
         }

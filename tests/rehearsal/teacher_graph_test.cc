@@ -189,6 +189,25 @@ TEST(TeacherGraph, SupervisedTrainingHasNoTeacher) {
               HasSubstr("supervised examples train on given answers"));
 }
 
+/// Rollouts of one member compare only in a batch, whatever the environment.
+TEST(MixedGraph, TheGroupSizeFitsTheAdvantageOfEachEnvironment) {
+  const auto faults = [](const std::string& of_tenant, const std::string& of_item) {
+    const std::string item =
+        "[[tenant.main.environments]]\nenvironment = { name = \"reverse_text\" }\n";
+    return taught_faults(
+        taught("[graph]\nname = \"mixed\"\n[tenant.main]\nsampling = { max_tokens = 8 }\n"
+               "group_size = 1\nbatch_size = 4\n" +
+               of_tenant + item + of_item + item + "name = \"more\"\n" + of_item +
+               "[model.policy]\npath = \"model\"\n"));
+  };
+  const std::string batch = "advantage = { kind = \"batch\" }\n";
+  const std::string mean = "advantage = { kind = \"mean\" }\n";
+  EXPECT_THAT(faults("", batch), Not(HasSubstr("'group_size'")));
+  EXPECT_THAT(faults(batch, ""), Not(HasSubstr("'group_size'")));
+  EXPECT_THAT(faults(batch, mean),
+              HasSubstr("'group_size' of tenant 'main' is 1: a group of one rollout"));
+}
+
 TEST(SupervisedGraph, HasNoCurriculum) {
   EXPECT_THAT(taught_faults(taught("include = [\"primerl:sft\"]\n" + kTaught +
                                    "curriculum = { rows = 8, easy_threshold = 1.0 }\n"
