@@ -64,14 +64,17 @@ class Decode final : public EngineUser {
           "origin", &Known::origin);
     }
   };
-  /// The fields of a FinishEvent that an answer needs. Its own fields() leave out the kept sets.
+  /// The fields of a FinishEvent that an answer needs. Its own fields() leave out what may be larger
+  /// than a message.
   struct Finished : FinishEvent {
     template <class F>
     static void fields(F& f) {
       using E = Finished;
       f("id", &E::id)("reason", &E::reason)("detail", &E::detail)("tokens", &E::tokens)(
-          "logprobs", &E::logprobs)("spans", &E::spans)("kept", &E::kept)("num_cached_tokens",
-                                                                          &E::num_cached_tokens);
+          "logprobs", &E::logprobs)("spans", &E::spans)("kept", &E::kept)(
+          "num_cached_tokens", &E::num_cached_tokens)("ranks", &E::ranks)(
+          "top_logprobs", &E::top_logprobs)("prompt_logprobs", &E::prompt_logprobs)("routed",
+                                                                                    &E::routed);
     }
   };
 
