@@ -76,7 +76,7 @@ class Optimizer {
   /// that is NaN or infinite changes nothing: the report says that the step was skipped, and why.
   Status update(TrainReport& report);
 
-  /// Copies of the state's arrays on the host. The next call reuses their memory if nobody has it.
+  /// Copies of the state's arrays on the host. The next call reuses memory that was released.
   std::vector<WeightTensor> copy_state();
   /// Content of state.json.
   Json header() const { return optimizer_state(options_.kind, num_steps_); }
@@ -123,7 +123,7 @@ class Optimizer {
   std::array<at::Tensor, 2> states_;  // of OptimizerPlan
   std::array<at::Tensor, 2> copies_;  // of states_ on the host, made by copy_state()
   int64_t num_steps_ = 0;
-  // Of the step in progress.
+  // For the step in progress.
   float lr_ = 0;
   float scale_ = 1;  // of the gradients
 };

@@ -121,7 +121,7 @@ TEST(Memory, OfAChannelIsItsVersionsAndTheNextOne) {
             2 * 2 * floats_of(AdapterTable(table, one).tensors()));
 }
 
-TEST(Memory, OfALearnerOfAdaptersIsTheBaseToShareAndFourTimesEachAdapter) {
+TEST(Memory, OfALearnerOfAdaptersIsTheBaseToShareAndEachAdapterWithGradientsAndMoments) {
   const TensorTable table(small_model());
   const AdapterConfig one = {.rank = 2}, other = {.rank = 3, .targets = {"q_proj"}};
   LearnerOptions options;
@@ -129,8 +129,14 @@ TEST(Memory, OfALearnerOfAdaptersIsTheBaseToShareAndFourTimesEachAdapter) {
   ASSERT_EQ(parts.size(), 3U);
   EXPECT_EQ(parts[0].bytes, packed_bytes(table));
   EXPECT_EQ(parts[0].sharing, Sharing::kModel);
-  EXPECT_EQ(parts[1].bytes, 4 * floats_of(AdapterTable(table, one).tensors()));
-  EXPECT_EQ(parts[2].bytes, 4 * floats_of(AdapterTable(table, other).tensors()));
+  // The scaling is not trained and has no moments.
+  const auto all_of = [&](const AdapterConfig& adapter) {
+    const AdapterTable made(table, adapter);
+    return 2 * floats_of(made.tensors()) +
+           2 * 4.0 * static_cast<double>(made.tensors().trained_count());
+  };
+  EXPECT_EQ(parts[1].bytes, all_of(one));
+  EXPECT_EQ(parts[2].bytes, all_of(other));
   EXPECT_THAT(parts[1].what, HasSubstr("'a' (rank 2)"));
   options.numerics = "fast";
   parts = learner_memory(options, small_model(), {{"a", one}}, 0);

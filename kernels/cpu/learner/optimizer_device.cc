@@ -102,7 +102,7 @@ at::Tensor CpuOptimizerDevice::multiply_add(const at::Tensor& c, double beta, co
   const int64_t rows = a.size(1), terms = a.size(2), columns = b.size(is_symmetric ? 1 : 2);
   const at::Tensor y = at::empty({a.size(0), rows, columns}, a.options());
   const at::Tensor packed = at::zeros({packed_linear_floats(columns, terms)}, a.options());
-  // Of a symmetric result, the columns up to the diagonal; the others have the same bits.
+  // A symmetric result: the columns up to the diagonal; the others have the same bits.
   const int64_t tile = is_symmetric ? kRowsOfTile : rows;
   for (int64_t i = 0; i < a.size(0); ++i) {
     PackLinearArgs pack;
