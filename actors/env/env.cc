@@ -83,7 +83,8 @@ Contract Env::contract() {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
             "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)(
             "is_draining", &Env::is_draining_)("judging", &Env::judging_)("runs", &Env::runs_)(
-            "asked", &Env::asked_)("coming", &Env::coming_)("rows", &Env::rows_);
+            "asked", &Env::asked_)("coming", &Env::coming_)("rows", &Env::rows_)("most_room",
+                                                                                 &Env::most_room_);
       });
 }
 
@@ -116,7 +117,7 @@ Result<bool> Env::work() {
   if (outside_ != nullptr) receive_answers();
   if (services().replica() != 0) return false;
   if (asks_for_tasks()) return send_asked_tasks();
-  return task_.room() > 0 ? make_task() : false;
+  return may_send_task() ? make_task() : false;
 }
 
 Status Env::check_prompt(uint64_t ordinal, const EnvironmentTask& task) const {
@@ -147,7 +148,7 @@ Result<bool> Env::make_task() {
   num_task_faults_ = 0;
   // A task answers no message: its cause is the work call itself.
   task_.send(std::move(task).value(), for_tenant(tenant_));
-  return task_.room() > 0;
+  return may_send_task();
 }
 
 /// A task of an environment of this process.

@@ -54,6 +54,9 @@ struct EnvOptions {
 
 /// Tasks that are asked outside before rollouts need them.
 inline constexpr size_t kTasksAheadMax = 64;
+/// Tasks of a tenant with a curriculum that wait for Rollout. Those that wait were chosen before
+/// the rewards of the rollouts in flight.
+inline constexpr int64_t kTasksAheadOfCurriculum = 4;
 
 class Env final : public Actor {
  public:
@@ -166,6 +169,9 @@ class Env final : public Actor {
   /// The random numbers of a task of training.
   RandomStream random_of(const TaskSource& source) const;
 
+  /// Whether `task` has space for another one.
+  bool may_send_task();
+
   // env.cc
   Status on_action(const Action& action);
   Status on_score(const JudgeScore& score);
@@ -239,6 +245,7 @@ class Env final : public Actor {
   TaskMix mix_;
   uint64_t next_ordinal_ = 0;
   std::map<uint32_t, Rows> rows_;  // of the environments that have a curriculum
+  int64_t most_room_ = 0;          // of `task`, with a curriculum: its space while no task waits
   int64_t num_task_faults_ = 0;    // in a row
   bool is_draining_ = false;
   Worlds worlds_;                        // destroyed before their environment

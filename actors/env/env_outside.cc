@@ -57,7 +57,9 @@ Status Env::ask(Asked asked, OutsideCall call) {
 Result<bool> Env::send_asked_tasks() {
   bool looks_further = false;  // for a row, in the next work call
   const auto tasks_max = static_cast<uint64_t>(services().tenant(tenant_).tasks_max);
-  while (coming_.size() < kTasksAheadMax) {
+  const size_t ahead_max =
+      rows_.empty() ? kTasksAheadMax : static_cast<size_t>(kTasksAheadOfCurriculum);
+  while (coming_.size() < ahead_max) {
     if (tasks_max > 0 && next_ordinal_ > tasks_max) break;
     const uint64_t ordinal = consumed_.next_free(next_ordinal_);
     if (tasks_max > 0 && ordinal >= tasks_max) {
@@ -86,11 +88,10 @@ Result<bool> Env::send_asked_tasks() {
     next_ordinal_ = ordinal + 1;
     coming_[ordinal].task.source = *source;
   }
-  if (coming_.empty() || !coming_.begin()->second.is_here || task_.room() <= 0)
-    return looks_further;
+  if (coming_.empty() || !coming_.begin()->second.is_here || !may_send_task()) return looks_further;
   task_.send(std::move(coming_.begin()->second.task), for_tenant(tenant_));
   coming_.erase(coming_.begin());
-  return looks_further || task_.room() > 0;
+  return looks_further || may_send_task();
 }
 
 Status Env::ask_step(uint64_t trajectory, const TaskSource& source, const Worlds::Played& played,

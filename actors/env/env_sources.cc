@@ -152,6 +152,13 @@ std::optional<TaskSource> Env::draw(uint64_t ordinal) {
   return source;
 }
 
+bool Env::may_send_task() {
+  const int64_t room = task_.room();
+  if (rows_.empty()) return room > 0;
+  most_room_ = std::max(most_room_, room);
+  return room > 0 && most_room_ - room < kTasksAheadOfCurriculum;
+}
+
 Status Env::on_scores(const Action& action) {
   for (const GroupScored& scored : action.scored) RETURN_IF_ERROR(add_score(scored));
   Observation seen;

@@ -179,6 +179,25 @@ TEST_F(EnvWithACurriculum, GivesEachRowOnceInAPassAndNoneThatHasLeft) {
   EXPECT_THAT(later, Contains(first[1].source.row));
 }
 
+TEST_F(EnvWithACurriculum, ChoosesFewTasksBeforeTheyAreNeeded) {
+  const auto with_room = [&](int64_t room) {
+    env->set_room("task", room);
+    EXPECT_TRUE(env->run_work().ok());
+    return env->take<Task>("task").size();
+  };
+  EXPECT_EQ(with_room(64), 1U);
+  EXPECT_EQ(with_room(61), 1U) << "three wait";
+  EXPECT_EQ(with_room(60), 0U) << "four wait";
+  EXPECT_EQ(with_room(61), 1U);
+}
+
+TEST_F(MixedEnv, WithoutACurriculumFillsTheEdge) {
+  env->set_room("task", 64);
+  EXPECT_EQ(tasks(1).size(), 1U);
+  env->set_room("task", 1);
+  EXPECT_EQ(tasks(1).size(), 1U);
+}
+
 TEST_F(EnvWithACurriculum, SaysOnceThatAllRowsHaveLeftAndGivesThemAgain) {
   std::vector<std::pair<Task, double>> all;
   for (const Task& task : tasks(8)) all.emplace_back(task, 1.0);
