@@ -40,9 +40,10 @@ class CurriculumRules {
     double last = own_.hard_threshold;
     for (size_t i = 0; i < own_.pools.size(); ++i) {
       const double threshold = own_.pools[i].threshold;
-      if (threshold > last || (i == 0 && own_.hard_threshold == -kNoReward)) {
+      const bool is_first = i == 0 && own_.hard_threshold == -kNoReward;
+      if ((threshold > last || is_first) && threshold < own_.easy_threshold) {
         last = threshold;
-        if (threshold < own_.easy_threshold) continue;
+        continue;
       }
       refuse("curriculum.pools",
              fmt::format("the threshold {} of pool {} of {} is not between {} and {}", threshold, i,
@@ -104,7 +105,7 @@ class CurriculumRules {
   }
 
   void check_field(const EnvironmentContract& environment) {
-    if (own_.field.empty()) return;
+    if (own_.field.empty() || own_.stages.empty()) return;
     if (!environment.check_field) {
       refuse("curriculum.field", fmt::format("{} has no rows with fields, only numbers", quoted()))
           .suggest("leave 'field' out: then stages compare the number of the task");

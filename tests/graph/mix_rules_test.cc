@@ -142,6 +142,8 @@ TEST(MixRules, ACurriculumNeedsRowsAndNumbersThatFitTogether) {
   EXPECT_EQ(of("copy", "{ pools = [{ threshold = 0.2 }, { threshold = 0.4 }] }"), "");
   EXPECT_THAT(of("copy", "{ pools = [{ threshold = 0.4 }, { threshold = 0.4 }] }"),
               HasSubstr("the threshold 0.4 of pool 1"));
+  EXPECT_THAT(of("copy", "{ easy_threshold = 1.0, pools = [{ threshold = 2.0 }] }"),
+              HasSubstr("is not between -2000000 and 1\n"));
   EXPECT_THAT(of("copy", "{ pools = [{ threshold = 0.4, weight = -1.0 }] }"),
               HasSubstr("error[G023]: 'weight' of 'pools[0]' of 'curriculum' of tenant 'main'"));
   EXPECT_THAT(of("copy", "{ pools = [{ treshold = 0.4 }] }"),
