@@ -63,6 +63,17 @@ TEST(Curriculum, RowsAtAThresholdLeaveAndOnePastItStay) {
   EXPECT_THAT(walk.rows(3), ElementsAre(0, 2, 3));
 }
 
+TEST(Curriculum, ARunThatContinuesWithFewerPoolsCountsTheRowsOfTheOthersAsEasy) {
+  TenantCurriculum options = with_thresholds(4);
+  options.pools = {{0.3, 1}, {0.6, 2}};
+  RowPools pools;
+  pools.add(options, 0, 0.4);
+  pools.add(options, 1, 1.0);
+  EXPECT_THAT(pools.counts(options), ElementsAre(2, 0, 0, 1, 0, 1));
+  options.pools.clear();
+  EXPECT_THAT(pools.counts(options), ElementsAre(2, 0, 0, 2));
+}
+
 TEST(Curriculum, WeightsOfPoolsAreHowOftenTheirRowsAreGiven) {
   TenantCurriculum options;
   options.rows = 3;
