@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 constexpr const char* kPage = "docs/how-to/choose-an-optimizer.md";
-constexpr const char* kGraph = "examples/reverse_text/graph.toml";
+constexpr const char* kDemoGraph = "examples/reverse_text/graph.toml";
 
 /// The first block of the page of a language.
 std::string block_of_page(const std::string& language) {
@@ -31,7 +31,7 @@ class OptimizersPage : public testing::Test {
   fs::path run_folder() const { return scratch_.path() / "run"; }
   fs::path file(const std::string& name) const { return scratch_.path() / name; }
   ProgramEnd run(std::vector<std::string> more) const {
-    more.insert(more.begin(), {"run", source_path(kGraph), "--out", run_folder().string()});
+    more.insert(more.begin(), {"run", source_path(kDemoGraph), "--out", run_folder().string()});
     return run_graph_program(more);
   }
 
@@ -50,7 +50,7 @@ TEST_F(OptimizersPage, HasACommandThatTrainsWithMuonAndItsRunResumesOnlySo) {
   std::istringstream command(block_of_page("sh"));
   std::vector<std::string> words{std::istream_iterator<std::string>(command), {}};
   ASSERT_GE(words.size(), 3U);
-  ASSERT_EQ(words[0] + " " + words[1] + " " + words[2], std::string("primerl-graph run ") + kGraph);
+  ASSERT_EQ(words[0] + " " + words[1] + " " + words[2], std::string("primerl-graph run ") + kDemoGraph);
   words.erase(words.begin(), words.begin() + 3);
   const auto steps = std::ranges::find(words, "20");
   ASSERT_NE(steps, words.end());
@@ -72,7 +72,7 @@ TEST_F(OptimizersPage, NamesWhatCheckRefusesWithItsPosition) {
   const auto refusal = [&](const std::string& text) {
     std::ofstream(file("overlay.toml")) << text;
     const auto end = run_graph_program(
-        {"check", source_path(kGraph), "--overlay", file("overlay.toml").string()});
+        {"check", source_path(kDemoGraph), "--overlay", file("overlay.toml").string()});
     EXPECT_EQ(end.code, 2) << text;
     return end.err;
   };
