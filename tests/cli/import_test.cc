@@ -275,7 +275,8 @@ TEST(PrimeRl, DividesFiltersByTypeAndEffect) {
       "[[orchestrator.post_batch_filters]]\nenforce = false\ntype = \"zero_advantage\"\n"
       "[[orchestrator.post_batch_filters]]\ntype = \"gibberish\"\nenforce = false\n"
       "[[orchestrator.post_batch_filters]]\ntype = \"repetition\"\nenforce = true\n");
-  EXPECT_THAT(import.graph, HasSubstr("filters = { zero_advantage = false }"));
+  EXPECT_THAT(import.graph,
+              HasSubstr("filters = { zero_advantage = false, repetition_max = 2999 }"));
   const std::string filters = "orchestrator.post_batch_filters";
   EXPECT_THAT(fate_of(import, filters + "[0].enforce"), HasSubstr("taken"));
   EXPECT_THAT(fate_of(import, filters + "[1].type"), HasSubstr("not needed"));
@@ -397,15 +398,6 @@ TEST(PrimeRl, SaysNothingOfValuesThatTheGraphHas) {
         "[trainer.model.ac]\nmode = \"full\"\n", "[wandb]\nname = \"my-run\"\n",
         "seq_len = 64\n[orchestrator]\nseq_len = 64\n"})
     EXPECT_THAT(notes_of(text), IsEmpty()) << text;
-}
-
-TEST(PrimeRl, HasOneEnvironmentForEachTenant) {
-  const auto import = import_text(
-      "[[orchestrator.train.env]]\nid = \"copy\"\n[[orchestrator.train.env]]\nid = "
-      "\"reverse-text\"\n");
-  EXPECT_THAT(import.graph, HasSubstr("{ name = \"copy\" }"));
-  EXPECT_THAT(fate_of(import, "orchestrator.train.env[1].id"),
-              HasSubstr("not supported: a tenant has one environment"));
 }
 
 }  // namespace
