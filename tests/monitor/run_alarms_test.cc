@@ -59,21 +59,22 @@ MetricValues filtered(double count) {
 
 TEST(RunAlarms, EntropyCollapsesBelowTwoPercentOfTheFirstSteps) {
   Series at_bound;
-  at_bound.steps(10, entropy(2));
-  EXPECT_THAT(at_bound.steps(20, entropy(0.04)), IsEmpty());  // 2%
+  at_bound.steps(10, entropy(100));
+  EXPECT_THAT(at_bound.steps(20, entropy(2)), IsEmpty());
   Series past;
-  past.steps(10, entropy(2));
-  EXPECT_THAT(past.steps(20, entropy(0.0399)), ElementsAre("+entropy_collapse@20"));
-  EXPECT_THAT(past.raised().front().text, HasSubstr("is 0.0399 nats, 2% of that of the first 10"));
+  past.steps(10, entropy(100));
+  EXPECT_THAT(past.steps(20, entropy(1.99)), ElementsAre("+entropy_collapse@20"));
+  EXPECT_THAT(past.raised().front().text,
+              HasSubstr("is 1.99 nats, 2% of that of the first 10 (100)"));
   EXPECT_THAT(past.raised().front().advice(), HasSubstr("sampling.temperature"));
 }
 
 TEST(RunAlarms, AnAlarmEndsAtABoundOfItsOwn) {
   Series series;
-  series.steps(10, entropy(2));
-  EXPECT_THAT(series.steps(10, entropy(0.01)), ElementsAre("+entropy_collapse@20"));
-  EXPECT_THAT(series.steps(30, entropy(0.08)), IsEmpty());  // 4%: raised at 2, so it stays
-  EXPECT_THAT(series.steps(30, entropy(0.0801)), ElementsAre("-entropy_collapse@60"));
+  series.steps(10, entropy(100));
+  EXPECT_THAT(series.steps(10, entropy(1)), ElementsAre("+entropy_collapse@20"));
+  EXPECT_THAT(series.steps(30, entropy(4)), IsEmpty());  // 4%: raised below 2%, so it stays
+  EXPECT_THAT(series.steps(30, entropy(4.01)), ElementsAre("-entropy_collapse@51"));
   EXPECT_THAT(series.raised(), IsEmpty());
 }
 
@@ -180,8 +181,8 @@ TEST_F(AlarmsOfARun, AreLinesOfAlarmsJsonl) {
   write(*log, 11, 20, 0.25);
   EXPECT_EQ(lines(),
             "{\"step\":17,\"time\":2.099,\"tenant\":\"main\",\"alarm\":\"effective_size\","
-            "\"state\":\"raised\",\"value\":0.44500000000000006,\"bound\":0.5,\"text\":\"the "
-            "effective sample size of the last 10 steps is 45% of the batch\",\"advice\":\"A few "
+            "\"state\":\"raised\",\"value\":0.445,\"bound\":0.5,\"text\":\"the "
+            "effective sample size of the last 10 steps is 44% of the batch\",\"advice\":\"A few "
             "tokens decide each step: lower max_off_policy_steps or optimizer.lr, or choose an "
             "objective that limits weights, such as tis or icepop.\"}\n");
   EXPECT_EQ(log->take_alarm_changes().size(), 1U);
