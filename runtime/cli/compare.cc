@@ -17,6 +17,7 @@ namespace primerl {
 namespace {
 
 constexpr size_t kDifferencesShownMax = 40;  // --json has all
+constexpr size_t kDifferencesDrawnMax = 16;  // in the SVG file
 constexpr size_t kValueShownMax = 60;        // characters
 constexpr int64_t kSmoothMax = 1000;
 
@@ -100,16 +101,19 @@ std::string values_by_curve(const RunComparison& comparison, const OptionDiffere
   return text;
 }
 
-std::vector<std::string> difference_lines(const RunComparison& comparison) {
+/// At most `lines_max` options, then how many more. Those that all graphs have come first: runs of
+/// different versions of the program differ in many that only the newer one knows.
+std::vector<std::string> difference_lines(const RunComparison& comparison, size_t lines_max) {
+  std::vector<OptionDifference> all = comparison.differences;
+  std::stable_partition(all.begin(), all.end(), [](const OptionDifference& difference) {
+    return std::find(difference.values.begin(), difference.values.end(), "") ==
+           difference.values.end();
+  });
   std::vector<std::string> lines;
-  for (const OptionDifference& difference : comparison.differences) {
-    if (lines.size() == kDifferencesShownMax) {
-      lines.push_back(fmt::format("and {} more: --json lists all",
-                                  comparison.differences.size() - kDifferencesShownMax));
-      break;
-    }
-    lines.push_back(difference.key + " = " + values_by_curve(comparison, difference));
-  }
+  for (size_t i = 0; i < std::min(all.size(), lines_max); ++i)
+    lines.push_back(all[i].key + " = " + values_by_curve(comparison, all[i]));
+  if (all.size() > lines_max)
+    lines.push_back(fmt::format("and {} more: --json lists all", all.size() - lines_max));
   return lines;
 }
 
@@ -124,7 +128,8 @@ std::string comparison_text(const RunComparison& comparison, const Terminal& ter
   if (comparison.runs.size() < 2) return text;
   text +=
       comparison.differences.empty() ? "\nthe graphs are the same\n" : "\noptions that differ\n";
-  for (const std::string& line : difference_lines(comparison)) text += "  " + line + "\n";
+  for (const std::string& line : difference_lines(comparison, kDifferencesShownMax))
+    text += "  " + line + "\n";
   return text;
 }
 
@@ -183,7 +188,8 @@ std::string comparison_svg(const RunComparison& comparison, const CompareQuery& 
   if (query.smooth > 1)
     notes.push_back(fmt::format("Each point is the mean of {} steps.", query.smooth));
   if (comparison.runs.size() > 1)
-    for (std::string& line : difference_lines(comparison)) notes.push_back(std::move(line));
+    for (std::string& line : difference_lines(comparison, kDifferencesDrawnMax))
+      notes.push_back(std::move(line));
   const std::string title =
       comparison.metrics.size() == 1
           ? fmt::format("{} of {}", comparison.metrics.front().chart.title,

@@ -99,6 +99,23 @@ TEST_F(Compare, SeedsOfOneConfigurationAreOneCurveWithTheirRange) {
             2U);
 }
 
+TEST_F(Compare, OptionsThatAllGraphsHaveComeFirstAndTheListIsBounded) {
+  add_run("old", 1, "1", 2);
+  add_run("new", 1, "2", 2);
+  std::string graph = *read_text_file(folder_ / "new/graph.resolved.toml") + "[a]\n";
+  for (int i = 10; i < 50; ++i) graph += fmt::format("k{} = 1\n", i);
+  write_text(folder_ / "new/graph.resolved.toml", graph);
+  const auto end = compare({"old", "new", "--svg", "drawn.svg"});
+  EXPECT_THAT(end.out, HasSubstr("options that differ\n"
+                                 "  resource.learner.optimizer.lr = 1 (a), 2 (b)\n"
+                                 "  a.k10 = not written (a), 1 (b)\n"));
+  EXPECT_THAT(end.out, HasSubstr("a.k48 = "));
+  EXPECT_THAT(end.out, HasSubstr("  and 1 more: --json lists all\n"));
+  const std::string svg = *read_text_file(folder_ / "drawn.svg");
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr("a.k24 = "), Not(HasSubstr("a.k25 = ")), HasSubstr("and 25 more")));
+}
+
 TEST_F(Compare, AStepCountsWhileHalfOfTheSeedsHaveIt) {
   add_run("two1", 1, "1", 4);
   add_run("two2", 2, "1", 2);
