@@ -47,9 +47,12 @@ std::string reason_of_end(const Tenant& tenant, int64_t step) {
   return step < tenant.max_steps ? "" : fmt::format("max_steps = {}", tenant.max_steps);
 }
 
-/// For example "eval of version 20: avg@4 0.512, pass@4 0.75 (100 rows)". One environment of
-/// several is named.
+/// For example "eval of version 20: avg@4 0.512, pass@4 0.75 (100 rows)", or of held-out rows
+/// "eval of version 20: loss 0.512 (100 rows)". One environment of several is named.
 std::string evaluation_text(const StepFacts& evaluation, const Tenant& tenant) {
+  if (const double loss = evaluation.get("eval/loss", std::nan("")); !std::isnan(loss))
+    return fmt::format("  eval of version {}: loss {:.3f} ({:.0f} rows)\n", evaluation.step, loss,
+                       evaluation.get("eval/rows"));
   const std::string prefix = fmt::format("eval/{}/", tenant.environment_label());
   std::string text;
   for (const auto& [name, value] : evaluation.values) {

@@ -140,6 +140,8 @@ TEST_F(DistilledRun, SupervisedTrainingMeasuresHeldOutRows) {
   const auto end = run_graph_program(
       {"run", (scratch.path() / "graph.toml").string(), "--out", folder.string()});
   ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("eval of version 6: loss "));
+  EXPECT_THAT(end.out, HasSubstr("(3 rows)"));
   std::vector<int64_t> versions;
   for (const Json& line : lines_of(folder / "metrics.jsonl"))
     if (line.find("eval/loss") != nullptr) versions.push_back(*line.get_int("step"));
