@@ -11,9 +11,10 @@ namespace {
 /// A range with a width, so that a point has a place in it.
 ChartRange widened(double low, double high) {
   if (low > high) return {};
+  constexpr double kSizeMin = 1e-290;  // parts of a smaller range would be rounded to 0
   const double size = std::max(std::abs(low), std::abs(high));
-  if (high - low > size * 1e-9) return {low, high};
-  const double margin = size > 0 ? size * 0.1 : 0.5;
+  if (high - low > std::max(size * 1e-9, kSizeMin)) return {low, high};
+  const double margin = size > kSizeMin ? size * 0.1 : 0.5;
   return {low - margin, high + margin};
 }
 
