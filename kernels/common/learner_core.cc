@@ -312,12 +312,15 @@ Result<AnswerLoss> LearnerCore::evaluate(const TrainBatch& batch) {
   AnswerLoss loss;
   for (MicroBatch& rows : micro_batches_of(batch)) {
     for (auto& span : rows.rows.spans) span.adapter = adapter_of(slot);
-    RETURN_IF_ERROR(backend_->run("evaluating", rows.rows.num_rows(), [&]() -> Status {
+    is_measuring_ = true;
+    const Status evaluated = backend_->run("evaluating", rows.rows.num_rows(), [&]() -> Status {
       ASSIGN_OR_RETURN(const auto logprobs, backend_->score(slot, rows));
       for (size_t i = 0; i < logprobs.size(); ++i)
         add_answer(logprobs[i], rows.targets[i].weight, loss);
       return ok();
-    }));
+    });
+    is_measuring_ = false;
+    RETURN_IF_ERROR(evaluated);
   }
   return loss;
 }
