@@ -45,7 +45,7 @@ def run(args, example, objective, limit, seed):
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines]
+        rows = [row for row in map(json.loads, lines) if "loss/mean" in row]  # of steps
     shutil.rmtree(parent)
     return rows
 

@@ -87,7 +87,7 @@ def run(scratch, model, steps, engine, learner):
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     used = cpu_seconds() - before
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines]
+        rows = [row for row in map(json.loads, lines) if "loss/mean" in row]  # of steps
     return {"model": os.path.basename(model), "engine": engine, "learner": learner, "steps": len(rows),
             "mismatch_kl_mean": statistics.mean(r["mismatch_kl/all/mean"] for r in rows),
             "mismatch_kl_max": max(r["mismatch_kl/all/max"] for r in rows),
