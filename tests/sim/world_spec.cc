@@ -98,6 +98,8 @@ WorldSpec spec_of(uint64_t number) {
   const auto policies = route_policies();
   spec.policy = policies[random.below(policies.size())].name;
   if (one_of(random, 2)) spec.environment_takes = Duration::milliseconds(30);
+  // Other worlds show what slow environments do; here the teacher is slow.
+  if (is_distilled(number)) spec.environment_takes = Duration();
   spec.is_resumed = spec.kind == WorldKind::kResumed ||
                     (spec.kind == WorldKind::kSupervised && one_of(random, 2));
   spec.dead_for = 1 + random.below(400);
