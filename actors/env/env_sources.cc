@@ -153,10 +153,10 @@ std::optional<TaskSource> Env::draw(uint64_t ordinal) {
 }
 
 bool Env::may_send_task() {
-  const int64_t room = task_.room();
-  if (rows_.empty()) return room > 0;
-  most_room_ = std::max(most_room_, room);
-  return room > 0 && most_room_ - room < kTasksAheadOfCurriculum;
+  const int64_t space = task_.room();
+  if (rows_.empty()) return space > 0;
+  most_room_ = std::max(most_room_, space);
+  return space > 0 && most_room_ - space < kTasksAheadOfCurriculum;
 }
 
 Status Env::on_scores(const Action& action) {

@@ -180,8 +180,8 @@ TEST_F(EnvWithACurriculum, GivesEachRowOnceInAPassAndNoneThatHasLeft) {
 }
 
 TEST_F(EnvWithACurriculum, ChoosesFewTasksBeforeTheyAreNeeded) {
-  const auto with_room = [&](int64_t room) {
-    env->set_room("task", room);
+  const auto with_room = [&](int64_t space) {
+    env->set_room("task", space);
     EXPECT_TRUE(env->run_work().ok());
     return env->take<Task>("task").size();
   };
