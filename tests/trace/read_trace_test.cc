@@ -169,9 +169,10 @@ TEST(ReadTracePy, SeesWhatOurReaderSees) {
   EXPECT_THAT(output.text, HasSubstr(totals_of(folder.path())));
   EXPECT_THAT(
       output.text,
-      HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc", "messages": [], "tools": "", )"
-                R"("data": "", "scores_groups": false, )"
-                R"("source": {"environment": 0, "number": 0, "row": 0, "position": 0, "stage": 0}})"));
+      HasSubstr(
+          R"(: {"ordinal": 7, "prompt": "reverse: abc", "messages": [], "tools": "", )"
+          R"("data": "", "scores_groups": false, )"
+          R"("source": {"environment": 0, "number": 0, "row": 0, "position": 0, "stage": 0}})"));
   EXPECT_THAT(output.text, HasSubstr("1000 actor:1 actor.main a."));
   // Blobs outside the body are shown in the right fields.
   EXPECT_THAT(output.text, HasSubstr(R"("prompt": "yyyy)"));
