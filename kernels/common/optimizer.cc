@@ -359,7 +359,8 @@ std::vector<WeightTensor> Optimizer::copy_state() {
   for (const StateTensor& tensor : plan_.tensors) {
     const at::Tensor whole =
         copies_[tensor.buffer].narrow(0, tensor.offset, tensor.count).view(tensor.shape);
-    const auto host = std::make_shared<const at::Tensor>(cut(whole, tensor.file_shape).contiguous());
+    const auto host =
+        std::make_shared<const at::Tensor>(cut(whole, tensor.file_shape).contiguous());
     const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
     tensors.push_back({tensor.name,
                        host->scalar_type() == at::kFloat ? DataType::kF32 : DataType::kBF16,

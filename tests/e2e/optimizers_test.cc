@@ -50,7 +50,8 @@ TEST_F(OptimizersPage, HasACommandThatTrainsWithMuonAndItsRunResumesOnlySo) {
   std::istringstream command(block_of_page("sh"));
   std::vector<std::string> words{std::istream_iterator<std::string>(command), {}};
   ASSERT_GE(words.size(), 3U);
-  ASSERT_EQ(words[0] + " " + words[1] + " " + words[2], std::string("primerl-graph run ") + kDemoGraph);
+  ASSERT_EQ(words[0] + " " + words[1] + " " + words[2],
+            std::string("primerl-graph run ") + kDemoGraph);
   words.erase(words.begin(), words.begin() + 3);
   const auto steps = std::ranges::find(words, "20");
   ASSERT_NE(steps, words.end());
