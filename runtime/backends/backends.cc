@@ -324,9 +324,10 @@ DeviceBudget torch_device_memory() {
       ASSIGN_OR_RETURN(const auto bytes, torch_backends()->engine_bytes(options, folder));
       return need(bytes);
     }
-    const auto options = options_of<LearnerOptions>(plan, resource);
+    auto options = options_of<LearnerOptions>(plan, resource);
     const auto seed = static_cast<uint64_t>(plan.settings.seed);
     const auto adapters = adapters_of(plan.tenants, seed, options);
+    if (adapters.empty()) options.optimizer = rules_of(plan.tenants.front(), options).optimizer;
     ASSIGN_OR_RETURN(const auto bytes, torch_backends()->learner_bytes(options, adapters, folder));
     return need(bytes);
   };

@@ -206,8 +206,12 @@ Result<std::vector<TrainedAdapter>> trained_adapters(std::span<const Tenant> ten
 Memory memory_of_learner(const void* options, const std::string& folder,
                          std::span<const Tenant> tenants) {
   ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
-  const auto& learner = *static_cast<const LearnerOptions*>(options);
+  LearnerOptions learner = *static_cast<const LearnerOptions*>(options);
   ASSIGN_OR_RETURN(const auto adapters, trained_adapters(tenants, &learner));
+  if (adapters.empty() && !tenants.empty()) {  // whole weights belong to the only tenant
+    learner.optimizer = rules_of(tenants.front(), learner).optimizer;
+    RETURN_IF_ERROR(validate(learner.optimizer));
+  }
   auto parts = learner_memory(learner, config, adapters,
                               micro_batch_rows(learner, tenants, config.max_positions));
   parts.push_back(libraries_memory());

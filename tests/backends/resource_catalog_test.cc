@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "graph/tenant.h"
 #include "kernels/scripted/options.h"
 #include "kernels/train/options.h"
 #include "kernels/weights/safetensors.h"
@@ -106,6 +107,24 @@ TEST(ModelCheck, ALearnerThatStartsFromRandomWeightsNeedsNone) {
   EXPECT_EQ(needed.error().code(), Code::kNotFound);
   bound.init_seed = 0;
   EXPECT_TRUE(learner->check_model(options.get(), folder).ok());
+}
+
+TEST(LearnerMemory, HasTheMomentsOfTheTenantsOptimizer) {
+  const auto* learner = full_catalog().find_resource("learner", "torch");
+  const auto options = learner->options.make();
+  const std::string folder = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/base";
+  const auto moments_of = [&](const std::string& kind) {
+    Tenant tenant;
+    tenant.optimizer.kind = kind;
+    const auto parts = learner->memory(options.get(), folder, {&tenant, 1}).value();
+    double bytes = 0;
+    for (const MemoryPart& part : parts)
+      if (part.what == "optimizer moments") bytes += part.bytes;
+    return bytes;
+  };
+  EXPECT_GT(moments_of("adamw"), 0);
+  EXPECT_EQ(moments_of("adamw"), 2 * moments_of("sgd"));
+  EXPECT_EQ(moments_of("sign_sgd"), 0);
 }
 
 }  // namespace
