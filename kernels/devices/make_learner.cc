@@ -82,7 +82,7 @@ Result<ModelFolder> check_folder(const LearnerOptions& options,
     RETURN_IF_ERROR(
         KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
   if (options.device == "cpu")
-    RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
+    RETURN_IF_ERROR(check_memory("the learner (weights, gradients and optimizer moments)",
                                  bytes_needed(options, model.config, adapters)));
   return model;
 }
