@@ -125,6 +125,14 @@ TEST(Chart, LinesOfOneColourHaveOtherDashes) {
   EXPECT_EQ(strokes.size(), kChartLinesMax);
 }
 
+TEST(Chart, ValuesTooNearToBeDividedAreDrawnAsEqual) {
+  const Chart chart{"x", "step", "", {line_of("a", {0, 5e-324})}};
+  const ChartRange range = y_range(chart, false);
+  EXPECT_EQ(range.low, -0.5);
+  EXPECT_EQ(range.high, 0.5);
+  EXPECT_LE(round_ticks(range, 6).size(), 6U);
+}
+
 TEST(Chart, LongNamesKeepTheirEnd) {
   Chart chart = two_lines();
   chart.lines[0].name = std::string(200, 'x') + "/seed1";
