@@ -264,20 +264,20 @@ Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
   }
   add_means(step.sums, report);
   if (step.batch->loss == LossKind::kPolicy) step.sums.measures.write(report.measures);
+  // Before the update: an error after it would look like a step that changed nothing.
+  ASSIGN_OR_RETURN(auto norms, gradient_norms());
   RETURN_IF_ERROR(backend_->update(slot, report));
-  if (!report.skipped) RETURN_IF_ERROR(measure_gradient(report));
+  if (!report.skipped) {
+    if (has_adapters()) norms[static_cast<size_t>(GradientGroup::kAdapters)] = report.grad_norm;
+    report.measures.grad_norms = std::move(norms);
+  }
   return is_dumped ? dump(slot) : ok();
 }
 
-Status LearnerCore::measure_gradient(TrainReport& report) {
-  if (has_adapters()) {
-    report.measures.grad_norms.assign(kGradientGroups.size(), 0);
-    report.measures.grad_norms[static_cast<size_t>(GradientGroup::kAdapters)] = report.grad_norm;
-    return ok();
-  }
+Result<std::vector<double>> LearnerCore::gradient_norms() {
+  if (has_adapters()) return std::vector<double>(kGradientGroups.size(), 0);
   ASSIGN_OR_RETURN(const auto squares, backend_->gradient_squares());
-  report.measures.grad_norms = norms_by_group(backend_->table(), squares);
-  return ok();
+  return norms_by_group(backend_->table(), squares);
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> LearnerCore::snapshot(TenantSlot tenant,

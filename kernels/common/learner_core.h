@@ -163,8 +163,8 @@ class LearnerCore : public Learner, private StepRunner {
   bool has_debug_fault() const override { return !debug_fault_.empty(); }
   bool shares_passes() const override;
   Status update(const StepInProgress& step, TrainReport& report);
-  /// Fills the norms by group, of a step that was not skipped.
-  Status measure_gradient(TrainReport& report);
+  /// The gradient norms by group, without that of adapters.
+  Result<std::vector<double>> gradient_norms();
   /// Checks or records activations for the debug options.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
