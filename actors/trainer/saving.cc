@@ -57,7 +57,8 @@ void Trainer::look_for_save() {
     return give_up(error(Code::kDeadline, "the checkpoint of step {} was not written within {}",
                          step, to_string(options_.save_max))
                        .note("save_max of the trainer node is the limit"));
-  if (!ended->ok()) return give_up(ended->error());
+  if (!ended->ok())
+    return give_up(Error(ended->error()).while_doing(fmt::format("checkpoint of step {}", step)));
   checkpointed_ = step;
 }
 

@@ -137,7 +137,7 @@ Status CheckpointStore::commit(int64_t step, const Json& state) {
   if (!published.ok()) {
     // Frees the space if possible; otherwise the next begin() removes the folder.
     (void)files_.remove_all(filling(step));
-    return std::move(published).error().while_doing(fmt::format("checkpoint of step {}", step));
+    return published;
   }
   return prune();
 }

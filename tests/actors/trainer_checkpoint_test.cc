@@ -270,7 +270,8 @@ TEST_F(LateStory, ADiskThatFillsEndsTheRunAndNamesTheNewestCheckpoint) {
   EXPECT_TRUE(trainer.stops_on_error());
   const auto failed = trainer.run_work();
   ASSERT_FALSE(failed.ok());
-  EXPECT_THAT(failed.error().message(), HasSubstr("no space left on device"));
+  EXPECT_EQ(failed.error().message(),
+            "checkpoint of step 2: writing 'model.safetensors': no space left on device");
   EXPECT_THAT(failed.error().notes(), ElementsAre("the newest checkpoint is of step 1"));
   EXPECT_TRUE(trainer.idle());
   EXPECT_THAT(checkpoints(), ElementsAre(1));
