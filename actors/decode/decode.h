@@ -64,8 +64,8 @@ class Decode final : public EngineUser {
           "origin", &Known::origin);
     }
   };
-  /// The fields of a FinishEvent that an answer needs. Its own fields() leave out what may be larger
-  /// than a message.
+  /// The fields of a FinishEvent that an answer needs. Its own fields() leave out lists that may be
+  /// larger than a message.
   struct Finished : FinishEvent {
     template <class F>
     static void fields(F& f) {

@@ -5,7 +5,16 @@
 namespace primerl {
 namespace {
 
-enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn, kSaved, kEvaluate };
+enum class LearnerCall : uint8_t {
+  kStep,
+  kSnapshot,
+  kSave,
+  kLoad,
+  kLimits,
+  kTurn,
+  kSaved,
+  kEvaluate
+};
 
 std::string_view to_string(LearnerCall call) {
   constexpr std::string_view kNames[] = {"step",   "snapshot", "save",  "load",
