@@ -114,7 +114,7 @@ class GroupActors {
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
     bool has_drained = false;            // its drain is queued or done
-    SavedFields snapshot;                // after the last step that succeeded
+    SavedFields snapshot;                // of the state after its last step
     std::vector<ActorRestart> restarts;  // restarts within the window
   };
 

@@ -332,6 +332,9 @@ void GroupSteps::complete_failed(Running& running) {
   actors_.apply_effects(running);
   links_.release(running);
   if (is_fault) actors_.supervise(running, error, running.now());
+  // An actor that was not replaced keeps what the failed step changed. An actor made anew from a
+  // GroupState has that as its snapshot too.
+  actors_.save_snapshot(running.index());
 }
 
 /// If the group follows a record, the command's sender got the answer in the recorded run.
