@@ -322,7 +322,11 @@ TEST(LearnerObjectives, WholeWeightsFollowAStoredReferenceAndHaveNoOther) {
     const auto refused = learner->step(batch, testing::never);
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().text(), HasSubstr("name a teacher"));
-    auto adapter = make_adapter_learner(folder, {adapter_with(kFirst, kind)});
+    const auto training = adapter_with(kFirst, kind);
+    auto adapter = make_adapter_learner(folder, {training});
+    const TensorTable model(read_model_config(folder).value());
+    const AdapterTable table(model, training.adapter);
+    ASSERT_TRUE(adapter->fill_adapter(kFirst, testing::random_adapter(table, 1, 0)).ok());
     const auto log_ref = scores_of(*learner, kFirst, batch);
     for (size_t s = 0; s < batch.samples.size(); ++s) {
       batch.samples[s].reference.assign(batch.samples[s].tokens.size(), 0.0F);
