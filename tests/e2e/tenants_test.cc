@@ -139,7 +139,7 @@ TEST_F(TwoTenants, ContinueWhereTheKilledRunStopped) {
   EXPECT_EQ(end.err.find("resuming from the checkpoint only"), std::string::npos) << end.err;
   for (const auto& tenant : kTenants) {
     int64_t step = 0;
-    for (const Json& line : lines_of(run / "metrics.jsonl")) {
+    for (const Json& line : steps_of(run)) {
       if (*line.get_string("tenant") != tenant) continue;
       EXPECT_EQ(*line.get_int("step"), ++step) << tenant;
     }
@@ -170,9 +170,9 @@ TEST_F(TwoTenants, AForkBeginsEachAtTheStepOrAtItsNewestCheckpointBefore) {
     return run_graph_program({"run", "--fork", run.string() + "@step=" + step, "--out", to.string(),
                               "--max-steps", "5"});
   };
-  const auto steps_of = [](const fs::path& of, const std::string& tenant) {
+  const auto steps_taken = [](const fs::path& of, const std::string& tenant) {
     std::vector<int64_t> taken;
-    for (const Json& line : lines_of(of / "metrics.jsonl"))
+    for (const Json& line : steps_of(of))
       if (*line.get_string("tenant") == tenant) taken.push_back(*line.get_int("step"));
     return taken;
   };
@@ -190,15 +190,15 @@ TEST_F(TwoTenants, AForkBeginsEachAtTheStepOrAtItsNewestCheckpointBefore) {
     EXPECT_THAT(both.err, HasSubstr(fmt::format("re-making the checkpoint of step 2 of tenant "
                                                 "'{}' from step 1: 1 step",
                                                 tenant)));
-    EXPECT_THAT(steps_of(folder("both"), tenant), ElementsAre(3, 4, 5));
+    EXPECT_THAT(steps_taken(folder("both"), tenant), ElementsAre(3, 4, 5));
     expect_same(folder("both"), tenant, "step_2");
   }
   const auto before = fork("4", folder("before"));
   ASSERT_EQ(before.code, 0) << before.err;
   EXPECT_THAT(before.err, HasSubstr("tenant 'arithmetic' has taken 3 steps: it begins from its "
                                     "checkpoint of step 3"));
-  EXPECT_THAT(steps_of(folder("before"), "reverse"), ElementsAre(5));
-  EXPECT_THAT(steps_of(folder("before"), "arithmetic"), ElementsAre(4, 5));
+  EXPECT_THAT(steps_taken(folder("before"), "reverse"), ElementsAre(5));
+  EXPECT_THAT(steps_taken(folder("before"), "arithmetic"), ElementsAre(4, 5));
   expect_same(folder("before"), "reverse", "step_4");
   const auto none = fork("7", folder("none"));
   EXPECT_EQ(none.code, 2) << none.err;

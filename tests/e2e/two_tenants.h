@@ -158,7 +158,7 @@ class TwoTenants : public ::testing::Test {
   /// The lines of one tenant's steps, without times.
   static std::vector<std::string> steps(const fs::path& run, const std::string& tenant) {
     std::vector<std::string> steps;
-    for (const Json& line : lines_of(run / "metrics.jsonl")) {
+    for (const Json& line : steps_of(run)) {
       if (*line.get_string("tenant") != tenant) continue;
       std::string text;
       for (const auto& [name, value] : line.as_object())
