@@ -114,6 +114,15 @@ struct PlanProcess {
   int64_t memory_max = 0;                // bytes that its resources may keep; 0 = no limit
 };
 
+/// `[graph.alarms]`: bounds of the alarms of a run (runtime/monitor/run_alarms.h); 0 = off.
+struct AlarmSettings {
+  int64_t window = 10;             // steps of a mean
+  double entropy_collapse = 0.02;  // part of the entropy of the first steps
+  double mismatch_kl = 0.1;        // nats
+  double effective_size = 0.5;     // part of the batch
+  double all_filtered = 5;         // batches
+};
+
 /// `[graph]`.
 struct GraphSettings {
   std::string name;
@@ -130,6 +139,7 @@ struct GraphSettings {
   int64_t memory_max = 0;     // bytes that the resources of a process may keep; 0 = no limit
   int64_t restarts_max = 5;   // within restart_window, of a process and of the run
   Duration restart_window = Duration::seconds(60);
+  AlarmSettings alarms;
 };
 
 /// `[trace]`: the record of the run's deliveries, runs/x/trace/.

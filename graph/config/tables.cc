@@ -260,6 +260,25 @@ OptionSet make_tenant_options() {
       .take();
 }
 
+OptionSet alarm_options() {
+  using A = AlarmSettings;
+  return OptionsOf<A>()
+      .field("window", &A::window, between(1, 1000) | unit("steps"),
+             "steps of the mean that is compared with a bound, and first steps that it is compared "
+             "with")
+      .field("entropy_collapse", &A::entropy_collapse, from_below(0, 1),
+             "raised when the entropy is below this part of that of the first steps; 0 = off")
+      .field("mismatch_kl", &A::mismatch_kl, at_least(0),
+             "raised when the mismatch KL is above 5 times that of the first steps, and always "
+             "above this many nats, but never below a fifth of it; 0 = off")
+      .field("effective_size", &A::effective_size, from_below(0, 1),
+             "raised when the effective sample size is below this part of the batch; 0 = off")
+      .field("all_filtered", &A::all_filtered, at_least(0),
+             "raised when more than this many batches of groups were filtered since the last step; "
+             "0 = off")
+      .take();
+}
+
 }  // namespace
 
 const OptionSet& graph_options() {
@@ -296,6 +315,7 @@ const OptionSet& graph_options() {
                  "the run, the run resumes; 0 stops the run instead")
           .field("restart_window", &G::restart_window, above(0),
                  "time over which restarts_max counts")
+          .table("alarms", &G::alarms, alarm_options(), "when a run raises an alarm")
           .take();
   return options;
 }

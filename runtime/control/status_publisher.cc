@@ -26,9 +26,10 @@ Status StatusPublisher::open(const RunStart& start) {
   RETURN_IF_ERROR(folder_.note(start_facts(plan_, folder_, resume_, start)));
   store_.set_facts({start.run_id, kProgramVersion, folder_.path().string()});
   RETURN_IF_ERROR(keep_leftover_steps(plan_, folder_, resume_, start));
-  ASSIGN_OR_RETURN(metrics_,
-                   MetricsLog::open(folder_, start.wall_zero, plan_.tenants.size() > 1,
-                                    is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
+  ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsLog::open(folder_, start.wall_zero, plan_.tenants.size() > 1, plan_.settings.alarms,
+                       is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
   for (const PlanProcess& process : plan_.processes)
     steps_.emplace_back(step_lines_file(folder_.logs_folder(), process.name));
   return resume_.follow.record.empty() ? ok() : metrics_->skip_written(resume_.last_steps);

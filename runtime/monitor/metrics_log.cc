@@ -55,21 +55,24 @@ double StepFacts::get(std::string_view name, double missing) const {
 
 MetricsLog::MetricsLog(const RunFolder& folder, std::unique_ptr<LineFile> lines,
                        std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
-                       std::string score)
+                       const AlarmSettings& bounds, std::string score)
     : file_(folder.metrics_file()),
       lines_(std::move(lines)),
       board_(std::move(board)),
       wall_time_(wall_time),
       has_tenants_(has_tenants),
       score_(std::move(score)),
+      alarms_(bounds),
+      bounds_(bounds),
       alarms_file_(folder.alarms_file()) {}
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, double wall_time,
-                                                     bool has_tenants, std::string score) {
+                                                     bool has_tenants, const AlarmSettings& bounds,
+                                                     std::string score) {
   ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
   ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
   std::unique_ptr<MetricsLog> log(new MetricsLog(folder, std::move(lines), std::move(board),
-                                                 wall_time, has_tenants, std::move(score)));
+                                                 wall_time, has_tenants, bounds, std::move(score)));
   RETURN_IF_ERROR(log->read_alarms());
   return log;
 }
@@ -147,7 +150,7 @@ Status MetricsLog::write_line(const std::string& tenant, int64_t step, double ti
 }
 
 Status MetricsLog::read_alarms() {
-  ASSIGN_OR_RETURN(alarms_, alarm_history(file_));
+  ASSIGN_OR_RETURN(alarms_, alarm_history(file_, bounds_));
   alarm_lines_.reset();
   std::error_code fault;
   if (alarms_.changes.empty() && !std::filesystem::exists(alarms_file_, fault)) return ok();

@@ -53,9 +53,9 @@ Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path&
 class MetricsLog {
  public:
   /// `wall_time`: time 0 as seconds since 1970. `has_tenants`: tags have the tenant's name.
-  /// `score`: the metric of the status line and of the curve.
+  /// `bounds`: of the alarms. `score`: the metric of the status line and of the curve.
   static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
-                                                  bool has_tenants,
+                                                  bool has_tenants, const AlarmSettings& bounds,
                                                   std::string score = "reward/all/mean");
   /// For a run that is resumed from its record. Steps that metrics.jsonl already has are only kept
   /// in memory when they are repeated, not written again. `last_steps`: the last followed step of
@@ -90,7 +90,7 @@ class MetricsLog {
 
   MetricsLog(const RunFolder& folder, std::unique_ptr<LineFile> lines,
              std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
-             std::string score);
+             const AlarmSettings& bounds, std::string score);
 
   const std::filesystem::path file_;
   std::unique_ptr<LineFile> lines_;
@@ -108,6 +108,7 @@ class MetricsLog {
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;
   AlarmHistory alarms_;
+  const AlarmSettings bounds_;
   std::vector<AlarmChange> new_changes_;
   const std::filesystem::path alarms_file_;
   std::unique_ptr<LineFile> alarm_lines_;  // null until the first alarm

@@ -100,45 +100,56 @@ Json AlarmChange::json() const {
   return line;
 }
 
-void RunAlarms::Measure::add(double value) {
-  if (count < kAlarmWindow) first_sum += value;
-  newest[count % kAlarmWindow] = value;
+double end_above(double bound, double times) { return std::min(times * bound, (1 + bound) / 2); }
+
+void RunAlarms::Measure::add(double value, size_t window) {
+  if (count < window) {
+    first_sum += value;
+    newest.push_back(value);
+  } else {
+    newest[count % window] = value;
+  }
   ++count;
 }
 
 double RunAlarms::Measure::mean() const {
   double sum = 0;
   for (const double value : newest) sum += value;
-  return sum / static_cast<double>(kAlarmWindow);
+  return sum / static_cast<double>(newest.size());
 }
 
-std::vector<RunAlarms::Finding> RunAlarms::findings_of(const OfTenant& tenant) {
+std::vector<RunAlarms::Finding> RunAlarms::findings_of(const OfTenant& tenant) const {
   std::vector<Finding> findings;
-  if (tenant.entropy.is_full() && tenant.entropy.first() > 0) {
+  if (bounds_.entropy_collapse > 0 && tenant.entropy.is_full(window()) &&
+      tenant.entropy.first() > 0) {
+    const double bound = bounds_.entropy_collapse;
     const double mean = tenant.entropy.mean(), part = mean / tenant.entropy.first();
     findings.push_back(
-        {AlarmKind::kEntropyCollapse, part, kEntropyPartRaised, kEntropyPartEnded, true,
+        {AlarmKind::kEntropyCollapse, part, bound, end_above(bound, kEntropyTimesEnded), true,
          fmt::format(
              "the entropy of the last {} steps is {:.3g} nats, {:.2g}% of that of the first "
              "{} ({:.3g}): the policy gives nearly the same answer each time",
-             kAlarmWindow, mean, 100 * part, kAlarmWindow, tenant.entropy.first())});
+             bounds_.window, mean, 100 * part, bounds_.window, tenant.entropy.first())});
   }
-  if (tenant.mismatch.is_full()) {
+  if (bounds_.mismatch_kl > 0 && tenant.mismatch.is_full(window())) {
+    const double most = bounds_.mismatch_kl;
     const double bound =
-        std::clamp(kMismatchTimes * tenant.mismatch.first(), kMismatchLow, kMismatchHigh);
+        std::clamp(kMismatchTimes * tenant.mismatch.first(), most / kMismatchTimes, most);
     findings.push_back(
         {AlarmKind::kMismatchKl, tenant.mismatch.mean(), bound, bound / 2, false,
          fmt::format("the mismatch KL of the last {} steps is {:.3g} nats, above {:.3g} (first {}: "
                      "{:.3g}): the learner trains on tokens that its policy would not sample",
-                     kAlarmWindow, tenant.mismatch.mean(), bound, kAlarmWindow,
+                     bounds_.window, tenant.mismatch.mean(), bound, bounds_.window,
                      tenant.mismatch.first())});
   }
-  if (tenant.effective_size.is_full())
+  if (bounds_.effective_size > 0 && tenant.effective_size.is_full(window())) {
+    const double bound = bounds_.effective_size;
     findings.push_back(
-        {AlarmKind::kEffectiveSize, tenant.effective_size.mean(), kEffectiveSizeRaised,
-         kEffectiveSizeEnded, true,
+        {AlarmKind::kEffectiveSize, tenant.effective_size.mean(), bound,
+         end_above(bound, kEffectiveSizeTimesEnded), true,
          fmt::format("the effective sample size of the last {} steps is {:.0f}% of the batch",
-                     kAlarmWindow, 100 * tenant.effective_size.mean())});
+                     bounds_.window, 100 * tenant.effective_size.mean())});
+  }
   return findings;
 }
 
@@ -152,7 +163,7 @@ std::vector<AlarmChange> RunAlarms::add(const std::string& tenant, int64_t step,
   if (kind == MetricsKind::kStep) {
     const auto add_value = [&](std::string_view name, Measure& measure) {
       if (const double* value = find_value(values, name); value != nullptr && std::isfinite(*value))
-        measure.add(*value);
+        measure.add(*value, window());
     };
     add_value(kEntropyMetric, of_tenant.entropy);
     add_value(kMismatchMetric, of_tenant.mismatch);
@@ -160,9 +171,10 @@ std::vector<AlarmChange> RunAlarms::add(const std::string& tenant, int64_t step,
     findings = findings_of(of_tenant);
   }
   const std::string_view prefix = kind == MetricsKind::kStep ? "progress/" : kWaitingPrefix;
-  if (const auto filtered = filtered_batches(values, prefix))
+  if (const auto filtered = filtered_batches(values, prefix); filtered && bounds_.all_filtered > 0)
     findings.push_back(
-        {AlarmKind::kAllFiltered, *filtered, kFilteredRaised, kFilteredEnded, false,
+        {AlarmKind::kAllFiltered, *filtered, bounds_.all_filtered,
+         kFilteredPartEnded * bounds_.all_filtered, false,
          fmt::format("{:.3g} batches of groups were filtered since the last step, because the "
                      "rewards of a group were equal",
                      *filtered)});
@@ -203,11 +215,12 @@ std::optional<int64_t> RunAlarms::last_step(const std::string& tenant) const {
   return found->second.last_step;
 }
 
-Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file) {
+Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file,
+                                   const AlarmSettings& bounds) {
   std::vector<ReadMetricsLine> lines;
   std::map<std::string, int64_t> last_steps;
   std::error_code fault;
-  if (!std::filesystem::exists(metrics_file, fault)) return AlarmHistory();
+  if (!std::filesystem::exists(metrics_file, fault)) return AlarmHistory(bounds);
   ASSIGN_OR_RETURN(LineReader reader,
                    LineReader::open(metrics_file, LineReader::Order::kOldestFirst));
   for (std::string text;;) {
@@ -230,7 +243,7 @@ Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file) {
     last = line.step;
     lines.push_back(std::move(line));
   }
-  AlarmHistory history;
+  AlarmHistory history(bounds);
   for (const ReadMetricsLine& line : lines)
     for (AlarmChange& change : history.alarms.add(line.tenant, line.step, line.time, line.values))
       history.changes.push_back(std::move(change));

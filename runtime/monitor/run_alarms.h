@@ -2,8 +2,9 @@
 ///
 /// A deterministic function of the lines of metrics.jsonl, in their order: the same lines raise and
 /// end the same alarms, in the run, after a resume and in a program that reads the file later.
-/// Each measure is a mean over kAlarmWindow steps, so that one noisy step raises nothing. An alarm
+/// Each measure is a mean over `window` steps, so that one noisy step raises nothing. An alarm
 /// ends at a bound of its own, so that a measure at the bound does not raise it again and again.
+/// Bounds are options, `[graph.alarms]`; an alarm whose bound is 0 is off.
 /// Reads no clock. Not thread-safe.
 #pragma once
 
@@ -19,6 +20,7 @@
 
 #include "graph/base/json.h"
 #include "graph/base/services.h"
+#include "graph/plan.h"
 
 namespace primerl {
 
@@ -28,18 +30,15 @@ inline constexpr std::array kAlarmKinds = {AlarmKind::kEntropyCollapse, AlarmKin
 /// "entropy_collapse", "mismatch_kl", "effective_size", "all_filtered".
 std::string_view to_string(AlarmKind kind);
 
-/// Steps of a mean. The first so many steps are what entropy and mismatch are compared with.
-inline constexpr size_t kAlarmWindow = 10;
-/// entropy_collapse: entropy as a part of that of the first steps.
-inline constexpr double kEntropyPartRaised = 0.02, kEntropyPartEnded = 0.04;
-/// mismatch_kl: so many times that of the first steps, but nats in [kMismatchLow, kMismatchHigh].
+/// mismatch_kl: so many times that of the first steps, but within [bound / kMismatchTimes, bound].
 /// It ends below half of that.
-inline constexpr double kMismatchTimes = 5, kMismatchLow = 0.02, kMismatchHigh = 0.1;
-/// effective_size: the part of the batch that counts.
-inline constexpr double kEffectiveSizeRaised = 0.5, kEffectiveSizeEnded = 0.6;
-/// all_filtered: batches' worth of filtered groups since the last step; no mean. It ends at a step
-/// before which fewer were filtered.
-inline constexpr double kFilteredRaised = 5, kFilteredEnded = 2;
+inline constexpr double kMismatchTimes = 5;
+/// all_filtered ends at a step before which less than this part of the bound was filtered.
+inline constexpr double kFilteredPartEnded = 0.4;
+/// Where an alarm ends that is raised below `bound`, a part of 1: above so many times the bound, or
+/// halfway to 1 if that is nearer.
+double end_above(double bound, double times);
+inline constexpr double kEntropyTimesEnded = 2, kEffectiveSizeTimesEnded = 1.2;
 
 /// An alarm that was raised at a step, or that ended there.
 struct AlarmChange {
@@ -60,6 +59,7 @@ struct AlarmChange {
 
 class RunAlarms {
  public:
+  explicit RunAlarms(const AlarmSettings& bounds) : bounds_(bounds) {}
   /// The next line of a tenant; its changes are in the order of kAlarmKinds. Lines that are neither
   /// of a step nor "waiting/" change nothing.
   std::vector<AlarmChange> add(const std::string& tenant, int64_t step, double time,
@@ -72,13 +72,13 @@ class RunAlarms {
  private:
   /// The mean of the first values, and that of the newest.
   struct Measure {
-    std::array<double, kAlarmWindow> newest = {};  // a ring
-    size_t count = 0;                              // of all values
+    std::vector<double> newest;  // a ring of at most `window` values
+    size_t count = 0;            // of all values
     double first_sum = 0;
 
-    void add(double value);
-    bool is_full() const { return count >= kAlarmWindow; }
-    double first() const { return first_sum / static_cast<double>(kAlarmWindow); }
+    void add(double value, size_t window);
+    bool is_full(size_t window) const { return count >= window; }
+    double first() const { return first_sum / static_cast<double>(newest.size()); }
     double mean() const;
   };
   struct OfTenant {
@@ -93,19 +93,24 @@ class RunAlarms {
     bool is_low_bad = false;
     std::string text;  // of a raised alarm
   };
-  static std::vector<Finding> findings_of(const OfTenant& tenant);
+  std::vector<Finding> findings_of(const OfTenant& tenant) const;
+  size_t window() const { return static_cast<size_t>(bounds_.window); }
 
+  AlarmSettings bounds_;  // constant
   std::map<std::string, OfTenant> tenants_;
 };
 
 /// The alarms of a run, from its metrics.jsonl.
 struct AlarmHistory {
+  explicit AlarmHistory(const AlarmSettings& bounds) : alarms(bounds) {}
+
   RunAlarms alarms;                  // after the last line
   std::vector<AlarmChange> changes;  // all
 };
 /// Reads the complete lines of the file; where a resumed run made steps again, their last lines
 /// count. Without a file nothing was raised. kCorrupt: a line is no object of metrics.
-Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file);
+Result<AlarmHistory> alarm_history(const std::filesystem::path& metrics_file,
+                                   const AlarmSettings& bounds);
 
 /// The lines of alarms.jsonl whose alarm has not ended, by tenant and name. A missing or unreadable
 /// file has none.

@@ -18,7 +18,7 @@ TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
   ScratchFolder scratch;
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
-  auto log = MetricsLog::open(**folder, 1e9, false);
+  auto log = MetricsLog::open(**folder, 1e9, false, {});
   ASSERT_TRUE(log.ok());
   ASSERT_TRUE(
       (*log)->write("main", 1, 0.25, {{"reward/all/mean", 0.5}, {"off_policy/max", 1}}).ok());
@@ -42,7 +42,7 @@ TEST(MetricsLog, ASecondStartAppends) {
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
   for (const int64_t step : {1, 2}) {
-    auto log = MetricsLog::open(**folder, 1e9, false);
+    auto log = MetricsLog::open(**folder, 1e9, false, {});
     ASSERT_TRUE(log.ok());
     ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
   }
@@ -56,10 +56,10 @@ TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
   {
-    auto log = MetricsLog::open(**folder, 1e9, false);
+    auto log = MetricsLog::open(**folder, 1e9, false, {});
     for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
   }
-  auto log = MetricsLog::open(**folder, 1e9, false);
+  auto log = MetricsLog::open(**folder, 1e9, false, {});
   ASSERT_TRUE((*log)->skip_written({}).ok());
   for (const int64_t step : {1, 2, 3})
     ASSERT_TRUE((*log)->write("main", step, 2, {{"reward/all/mean", 0.5}}).ok());
@@ -75,11 +75,11 @@ TEST(MetricsLog, StepsThatAreTakenAgainReplaceTheirLines) {
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
   {
-    auto log = MetricsLog::open(**folder, 1e9, true);
+    auto log = MetricsLog::open(**folder, 1e9, true, {});
     for (const int64_t step : {1, 2, 3, 4})
       for (const char* tenant : {"a", "b"}) ASSERT_TRUE((*log)->write(tenant, step, 1, {}).ok());
   }
-  auto log = MetricsLog::open(**folder, 1e9, true);
+  auto log = MetricsLog::open(**folder, 1e9, true, {});
   ASSERT_TRUE((*log)->skip_written({{"a", 2}, {"b", 4}}).ok());
   const std::string before = *read_text_file((*folder)->metrics_file());
   for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("a", step, 2, {}).ok());
@@ -103,10 +103,10 @@ TEST(MetricsLog, NothingIsWrittenAfterARefusedStep) {
   ASSERT_TRUE(folder.ok());
   const auto file = (*folder)->metrics_file();
   {
-    auto log = MetricsLog::open(**folder, 1e9, false);
+    auto log = MetricsLog::open(**folder, 1e9, false, {});
     for (const int64_t step : {1, 2, 3}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
   }
-  auto log = MetricsLog::open(**folder, 1e9, false);
+  auto log = MetricsLog::open(**folder, 1e9, false, {});
   ASSERT_TRUE((*log)->skip_written({{"main", 1}}).ok());
   const std::string before = *read_text_file(file);
   const std::filesystem::path beside = file.string() + ".tmp";
@@ -138,7 +138,7 @@ TEST(MetricsLog, AnEvaluationIsALineButNoStep) {
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
   {
-    auto log = MetricsLog::open(**folder, 1e9, false);
+    auto log = MetricsLog::open(**folder, 1e9, false, {});
     ASSERT_TRUE((*log)->write("main", 0, 1, {{"eval/copy/avg@1", 0.5}}).ok());
     EXPECT_EQ((*log)->newest("main"), nullptr);
     ASSERT_TRUE((*log)->write("main", 1, 2, {{"reward/all/mean", 0.25}}).ok());
@@ -151,7 +151,7 @@ TEST(MetricsLog, AnEvaluationIsALineButNoStep) {
   }
   EXPECT_EQ(newest_steps((*folder)->metrics_file())->at("main"), 2);
   // A resumed run makes the last evaluation and a later one again.
-  auto log = MetricsLog::open(**folder, 1e9, false);
+  auto log = MetricsLog::open(**folder, 1e9, false, {});
   ASSERT_TRUE((*log)->skip_written({{"main", 2}}).ok());
   ASSERT_TRUE((*log)->write("main", 1, 4, {{"eval/copy/avg@1", 0.75}}).ok());
   EXPECT_EQ((*log)->num_lines(), 0U);
@@ -164,7 +164,7 @@ TEST(MetricsLog, NumbersOfAnEnvironmentAreALineButNoStep) {
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
   {
-    auto log = MetricsLog::open(**folder, 1e9, false);
+    auto log = MetricsLog::open(**folder, 1e9, false, {});
     ASSERT_TRUE((*log)->write("main", 1, 2, {{"reward/all/mean", 0.25}}).ok());
     ASSERT_TRUE((*log)->write("main", 2, 3, {{"reward/all/mean", 0.5}}).ok());
     ASSERT_TRUE((*log)->write("main", 1, 4, {{"env/sums/num_turns/mean", 2}}).ok());
@@ -174,7 +174,7 @@ TEST(MetricsLog, NumbersOfAnEnvironmentAreALineButNoStep) {
   }
   EXPECT_EQ(newest_steps((*folder)->metrics_file())->at("main"), 2);
   // A resumed run repeats the numbers of step 1, and has those of step 2.
-  auto log = MetricsLog::open(**folder, 1e9, false);
+  auto log = MetricsLog::open(**folder, 1e9, false, {});
   ASSERT_TRUE((*log)->skip_written({{"main", 2}}).ok());
   ASSERT_TRUE((*log)->write("main", 1, 4, {{"env/sums/num_turns/mean", 2}}).ok());
   EXPECT_EQ((*log)->num_lines(), 0U);

@@ -20,6 +20,8 @@ using testing::IsEmpty;
 /// A run whose steps come one after the other.
 class Series {
  public:
+  explicit Series(const AlarmSettings& bounds = {}) : alarms_(bounds) {}
+
   /// `count` steps with the same values; the changes as "+name@step" and "-name@step".
   std::vector<std::string> steps(int count, const MetricValues& values) {
     std::vector<std::string> seen;
@@ -143,7 +145,7 @@ TEST(RunAlarms, LinesOfEvaluationsAndEnvironmentsChangeNothing) {
 }
 
 TEST(RunAlarms, TenantsHaveAlarmsOfTheirOwn) {
-  RunAlarms alarms;
+  RunAlarms alarms{AlarmSettings()};
   for (int step = 1; step <= 10; ++step) {
     alarms.add("a", step, step, effective(0.1));
     alarms.add("b", step, step, effective(0.9));
@@ -153,11 +155,38 @@ TEST(RunAlarms, TenantsHaveAlarmsOfTheirOwn) {
   EXPECT_EQ(alarms.raised("a").front().tenant, "a");
 }
 
+TEST(RunAlarms, AnAlarmWhoseBoundIsZeroIsOff) {
+  Series series({.entropy_collapse = 0, .mismatch_kl = 0, .effective_size = 0, .all_filtered = 0});
+  series.steps(10, entropy(100));
+  EXPECT_THAT(series.steps(30, entropy(0)), IsEmpty());
+  EXPECT_THAT(series.steps(30, mismatch(100)), IsEmpty());
+  EXPECT_THAT(series.steps(30, effective(0)), IsEmpty());
+  EXPECT_THAT(series.steps(1, filtered(800)), IsEmpty());
+  EXPECT_THAT(series.waiting(800, 8), IsEmpty());
+}
+
+TEST(RunAlarms, OtherBoundsAreRaisedAndEndWhereTheyShould) {
+  Series kl({.window = 2, .mismatch_kl = 1});
+  kl.steps(2, mismatch(0));
+  EXPECT_THAT(kl.steps(4, mismatch(0.199)), IsEmpty());  // a fifth of the bound
+  EXPECT_THAT(kl.steps(2, mismatch(0.201)), ElementsAre("+mismatch_kl@8"));
+  EXPECT_THAT(kl.steps(2, mismatch(0.09)), ElementsAre("-mismatch_kl@10"));
+  Series size({.window = 1, .effective_size = 0.9});
+  EXPECT_THAT(size.steps(1, effective(0.89)), ElementsAre("+effective_size@1"));
+  EXPECT_THAT(size.steps(1, effective(0.95)), IsEmpty());  // halfway to the whole batch
+  EXPECT_THAT(size.steps(1, effective(0.96)), ElementsAre("-effective_size@3"));
+  Series filter({.all_filtered = 10});
+  EXPECT_THAT(filter.steps(1, filtered(80)), IsEmpty());
+  EXPECT_THAT(filter.steps(1, filtered(81)), ElementsAre("+all_filtered@2"));
+  EXPECT_THAT(filter.steps(1, filtered(32)), IsEmpty());
+  EXPECT_THAT(filter.steps(1, filtered(31)), ElementsAre("-all_filtered@4"));
+}
+
 class AlarmsOfARun : public testing::Test {
  protected:
   AlarmsOfARun() : folder_(*RunFolder::create(scratch_.path(), "", "run", "time")) {}
-  std::unique_ptr<MetricsLog> open() const {
-    auto log = MetricsLog::open(*folder_, 1e9, false);
+  std::unique_ptr<MetricsLog> open(const AlarmSettings& bounds = {}) const {
+    auto log = MetricsLog::open(*folder_, 1e9, false, bounds);
     EXPECT_TRUE(log.ok()) << log.error().text();
     return std::move(log).value();
   }
@@ -214,6 +243,13 @@ TEST_F(AlarmsOfARun, AreTheSameAfterAResume) {
   EXPECT_EQ(log->alarms().changes.size(), 2U);
 }
 
+TEST_F(AlarmsOfARun, AreComputedAgainWithTheBoundsOfAResume) {
+  write(*open(), 1, 30, 0.45);
+  EXPECT_EQ(open()->alarms().changes.size(), 1U);
+  EXPECT_THAT(open({.effective_size = 0.4})->alarms().changes, IsEmpty());
+  EXPECT_EQ(lines(), "");
+}
+
 TEST_F(AlarmsOfARun, FollowStepsThatAreMadeAgain) {
   write(*open(), 1, 30, 0.25);  // raised in step 10
   {
@@ -226,7 +262,7 @@ TEST_F(AlarmsOfARun, FollowStepsThatAreMadeAgain) {
   write(*log, 25, 40, 0.25);
   ASSERT_EQ(log->alarms().changes.size(), 1U);
   // As if the run had never been stopped.
-  RunAlarms fresh;
+  RunAlarms fresh{AlarmSettings()};
   std::vector<int64_t> raised;
   for (int step = 1; step <= 40; ++step)
     for (const auto& change : fresh.add("main", step, step,
@@ -246,8 +282,8 @@ TEST_F(AlarmsOfARun, AStepThatRaisesAnAlarmWhenItIsMadeAgainIsReported) {
 
 TEST_F(AlarmsOfARun, AFileThatIsNoMetricsIsNamed) {
   write_text(folder_->metrics_file(), "[1]\n");
-  EXPECT_EQ(alarm_history(folder_->metrics_file()).error().code(), Code::kCorrupt);
-  EXPECT_TRUE(alarm_history(scratch_.path() / "missing").ok());
+  EXPECT_EQ(alarm_history(folder_->metrics_file(), {}).error().code(), Code::kCorrupt);
+  EXPECT_TRUE(alarm_history(scratch_.path() / "missing", {}).ok());
 }
 
 }  // namespace
