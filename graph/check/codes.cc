@@ -322,6 +322,13 @@ constexpr ErrorCode kCodes[] = {
      "adapters that no tenant trains, or it belongs to another option that is not set. The text "
      "says which. The key may stay, so that one file also runs on another device or with more "
      "tenants."},
+    {"G091", "engine and learner with different numbers",
+     "A warning. The engine that samples and the learner that trains have different 'products', "
+     "for "
+     "example FP8 on one side only. That is valid, and saves memory or time on that side. But the "
+     "learner then gives the sampled tokens other probabilities than the engine: mismatch_kl is "
+     "above 0 from the first step on, and importance weights carry that difference. Equal values "
+     "on both sides avoid it."},
     {"G095", "a model folder with doubts",
      "A warning. config.json has keys that this version does not know; the model is computed "
      "without them, as transformers does with keys that its class does not read. `strict = true` "

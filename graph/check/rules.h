@@ -65,7 +65,7 @@ void check_adapter_slots(Draft& draft);    // G074 (a warning)
 void check_idle_options(Draft& draft);     // G090 (a warning)
 void check_training(Draft& draft);         // G085
 void check_unused(Draft& draft);           // G043
-void check_weights(Draft& draft);          // G087
+void check_weights(Draft& draft);          // G087, G091 (a warning)
 void check_threads(Draft& draft);          // G047 (a warning)
 void check_memory(Draft& draft);           // G049, G090 (a warning)
 

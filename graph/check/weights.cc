@@ -77,6 +77,42 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
       .suggest(fmt::format("write model = \"{}\"", trained->spec->name));
 }
 
+/// Bound options of a resource as text, for example "fp8" with its quotes; empty if its contract
+/// has no such option.
+std::string option_value(const DraftResource& resource, std::string_view option) {
+  const OptionField* field = resource.contract->options.find(option);
+  return field == nullptr ? "" : field->print(resource.options.get());
+}
+
+/// "graph.toml:12:12", or that nothing was written.
+std::string position_text(const Draft& draft, const DraftResource& resource,
+                          std::string_view option) {
+  const Entry* entry = resource.spec->table->find(option);
+  if (entry == nullptr || entry->value.span.is_none()) return "the default";
+  const Span& span = entry->value.span;
+  return fmt::format("{}:{}:{}", shown_text(draft.sources.get(span.source).name, 200),
+                     span.begin.line, span.begin.column);
+}
+
+/// With FP8 on one side the policy that samples is not the one that trains.
+void check_products(Draft& draft, const DraftResource& learner, const DraftResource& engine) {
+  constexpr std::string_view kOption = "products";
+  const std::string trained = option_value(learner, kOption);
+  const std::string sampled = option_value(engine, kOption);
+  if (trained.empty() || sampled.empty() || trained == sampled) return;
+  const bool is_engine_written = engine.spec->table->find(kOption) != nullptr;
+  const DraftResource& shown = is_engine_written ? engine : learner;
+  draft.diagnostics
+      .warning("G091", value_span(*shown.spec, kOption),
+               "engine '{}' and learner '{}' multiply different numbers: products is {} and {}",
+               engine.spec->name, learner.spec->name, sampled, trained)
+      .note(fmt::format("engine '{}': {}; learner '{}': {}", engine.spec->name,
+                        position_text(draft, engine, kOption), learner.spec->name,
+                        position_text(draft, learner, kOption)))
+      .note("mismatch_kl then stays above 0 without any staleness")
+      .suggest(fmt::format("write products = {} for both, or watch mismatch_kl", sampled));
+}
+
 /// A frozen engine gets no new weights, and all its nodes say so.
 void check_frozen(Draft& draft) {
   for (const auto& node : draft.nodes) {
@@ -117,7 +153,10 @@ void check_weights(Draft& draft) {
     };
     for (const auto& learner : draft.resources)
       for (const auto& engine : draft.resources)
-        if (joins(learner, true) && joins(engine, false)) check_pair(draft, learner, engine);
+        if (joins(learner, true) && joins(engine, false)) {
+          check_pair(draft, learner, engine);
+          check_products(draft, learner, engine);
+        }
   }
 }
 

@@ -287,6 +287,7 @@ struct ResourceNumbers {
   int64_t kv_blocks = 512;
   int64_t max_sequence_tokens = 0;
   int64_t adapter_slots = 0;
+  std::string products = "dtype";
 };
 struct LossNumbers {
   std::string kind = "dppo";
@@ -298,6 +299,7 @@ struct OptimizerNumbers {
 struct LearnerNumbers {
   LossNumbers loss;
   OptimizerNumbers optimizer;
+  std::string products = "dtype";
 };
 struct LetterOptions {
   int64_t length_min = 1, length_max = 8;
@@ -320,6 +322,8 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
                          .field("max_sequence_tokens", &ResourceNumbers::max_sequence_tokens,
                                 at_least(0) | unit("tokens"), "longest prompt and completion")
                          .field("adapter_slots", &ResourceNumbers::adapter_slots, any(), "slots")
+                         .field("products", &ResourceNumbers::products, one_of({"dtype", "fp8"}),
+                                "numbers of matmuls")
                          .take();
   contract.needs_model = needs_model;
   contract.computes = true;
@@ -352,6 +356,8 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
                        .take();
   contract.options =
       OptionsOf<LearnerNumbers>()
+          .field("products", &LearnerNumbers::products, one_of({"dtype", "fp8"}),
+                 "numbers of matmuls")
           .table("loss", &LearnerNumbers::loss, std::move(loss), "the loss")
           .table("optimizer", &LearnerNumbers::optimizer, std::move(optimizer), "the optimizer")
           .take();
