@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace primerl {
 namespace {
@@ -16,6 +17,17 @@ ChartRange widened(double low, double high) {
   if (high - low > std::max(size * 1e-9, kSizeMin)) return {low, high};
   const double margin = size > kSizeMin ? size * 0.1 : 0.5;
   return {low - margin, high + margin};
+}
+
+/// The x of all points, if it is the same.
+std::optional<double> only_x(const Chart& chart) {
+  std::optional<double> only;
+  for (const ChartLine& line : chart.lines)
+    for (const ChartPoint& point : line.points) {
+      if (only && *only != point.x) return std::nullopt;
+      only = point.x;
+    }
+  return only;
 }
 
 /// The smallest of 1, 2 and 5 times a power of ten that is at least `step`.
@@ -144,6 +156,19 @@ std::vector<double> round_ticks(ChartRange range, int count_max) {
   }
 }
 
+std::vector<double> x_ticks(const Chart& chart, int count_max) {
+  const ChartRange range = x_range(chart);
+  if (const auto only = only_x(chart)) return {*only};
+  std::vector<double> ticks = round_ticks(range, count_max);
+  const bool is_whole = std::ranges::all_of(chart.lines, [](const ChartLine& line) {
+    return std::ranges::all_of(
+        line.points, [](const ChartPoint& point) { return point.x == std::floor(point.x); });
+  });
+  if (is_whole)
+    std::erase_if(ticks, [](double tick) { return std::abs(tick - std::round(tick)) > 1e-9; });
+  return ticks;
+}
+
 std::string tick_text(double value) {
   const double size = std::abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-3)) return fmt::format("{:.3g}", value);
@@ -172,6 +197,12 @@ std::string chart_text(const Chart& chart, const ChartTextStyle& style) {
   std::string axis;
   for (int i = 0; i < style.width; ++i) axis += style.utf8 ? "─" : "-";
   text += fmt::format("{}{:>{}} {}{}\n", style.indent, "", label, style.utf8 ? "└" : "+", axis);
+  // The points of a chart with one x are in the middle.
+  if (const auto only = only_x(chart)) {
+    const std::string name = fmt::format("{} {}", chart.x_name, end_text(*only));
+    const int before = std::max(0, (style.width - static_cast<int>(name.size())) / 2);
+    return text + fmt::format("{}{:>{}}  {:{}}{}\n", style.indent, "", label, "", before, name);
+  }
   const std::string first = fmt::format("{} {}", chart.x_name, end_text(x.low));
   const std::string last = end_text(x.high);
   const int gap = std::max(1, style.width - static_cast<int>(first.size() + last.size()));

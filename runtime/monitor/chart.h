@@ -48,6 +48,9 @@ ChartRange x_range(const Chart& chart);
 ChartRange y_range(const Chart& chart, bool with_spread);
 /// Round numbers (1, 2 or 5 times a power of ten) inside of the range, at most `count_max` >= 2.
 std::vector<double> round_ticks(ChartRange range, int count_max);
+/// Those of the horizontal axis. Steps are whole, and a chart with points at one x alone has that
+/// tick.
+std::vector<double> x_ticks(const Chart& chart, int count_max);
 /// Short and exact enough to distinguish adjacent ticks: "0.25", "1e-06", "12000".
 std::string tick_text(double value);
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "graph/base/terminal_text.h"
 #include "graph/base/xml_text.h"
 #include "runtime/monitor/chart.h"
 
@@ -24,8 +25,8 @@ constexpr double kPanelHeight = 330, kPlotTop = 34, kPlotHeight = 236;
 constexpr double kTitleHeight = 44, kLegendRow = 20, kNoteRow = 16;
 constexpr double kCharacterWidth = 6.6;  // of the legend's font, on average
 constexpr size_t kMarkersMax = 24;       // a line with fewer points shows each of them
-constexpr size_t kNameMax = 120;         // characters of a legend's entry
-constexpr size_t kNoteMax = 150;         // characters
+constexpr size_t kNameMax = 120;         // columns of a legend's entry
+constexpr size_t kNoteMax = 150;         // columns
 
 std::string_view line_colour(size_t line) { return kLineColours[line % kLineColours.size()]; }
 
@@ -36,7 +37,8 @@ std::string dash_attribute(size_t line) {
 
 /// Long names keep their end, which distinguishes runs.
 std::string legend_name(const std::string& name) {
-  return name.size() <= kNameMax ? name : "..." + name.substr(name.size() - kNameMax + 3);
+  return num_columns(name) <= kNameMax ? name
+                                       : "..." + std::string(last_columns(name, kNameMax - 3));
 }
 
 /// From values to pixels of one panel.
@@ -67,7 +69,7 @@ std::string axes_svg(const Chart& chart, const PanelScale& scale) {
         "  <path d=\"M{0:.1f} {1:.1f}H{2:.1f}\" stroke=\"#e2e8f0\"/>\n"
         "  <text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\" class=\"tick\">{5}</text>\n",
         kLeft, scale.down(tick), right, kLeft - 8, scale.down(tick) + 4, tick_text(tick));
-  for (const double tick : round_ticks(scale.x, 9))
+  for (const double tick : x_ticks(chart, 9))
     text += fmt::format(
         "  <path d=\"M{0:.1f} {1:.1f}v5\" stroke=\"#475569\"/>\n"
         "  <text x=\"{0:.1f}\" y=\"{2:.1f}\" text-anchor=\"middle\" class=\"tick\">{3}</text>\n",
@@ -131,7 +133,8 @@ struct LegendLayout {
 
 LegendLayout legend_layout(std::span<const ChartLine> lines) {
   size_t longest = 1;
-  for (const ChartLine& line : lines) longest = std::max(longest, legend_name(line.name).size());
+  for (const ChartLine& line : lines)
+    longest = std::max(longest, num_columns(legend_name(line.name)));
   const double wanted = 58 + kCharacterWidth * static_cast<double>(longest);
   const double width = kPageWidth - kLeft - kRight;
   LegendLayout layout;
@@ -186,11 +189,11 @@ std::string charts_svg(std::string_view title, std::span<const Chart> charts,
     text += panel_svg(charts[i], kTitleHeight + kPanelHeight * static_cast<double>(i));
   text += legend_svg(lines, legend, legend_top);
   for (size_t i = 0; i < notes.size(); ++i)
-    text += fmt::format(
-        "  <text x=\"{:.1f}\" y=\"{:.1f}\" class=\"note\">{}</text>\n", kLeft,
-        notes_top + kNoteRow * static_cast<double>(i) + 10,
-        xml_text(notes[i].size() <= kNoteMax ? notes[i]
-                                             : notes[i].substr(0, kNoteMax - 3) + "..."));
+    text += fmt::format("  <text x=\"{:.1f}\" y=\"{:.1f}\" class=\"note\">{}</text>\n", kLeft,
+                        notes_top + kNoteRow * static_cast<double>(i) + 10,
+                        xml_text(num_columns(notes[i]) <= kNoteMax
+                                     ? notes[i]
+                                     : std::string(first_columns(notes[i], kNoteMax - 3)) + "..."));
   return text + "</svg>\n";
 }
 

@@ -1,4 +1,5 @@
-/// TextTable: rows of cells as lines of text, each column as wide as its widest cell. Pure.
+/// TextTable: rows of cells as lines of text, each column as wide as its widest cell on a
+/// terminal. Pure.
 #pragma once
 
 #include <cstddef>

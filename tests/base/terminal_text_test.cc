@@ -28,5 +28,26 @@ TEST(TerminalText, KeepsReadableTextAndLinesOnRequest) {
   EXPECT_EQ(terminal_text("a\n\tb", false), "a\\u000A\\u0009b");
 }
 
+TEST(TerminalText, CountsTheColumnsOfCharacters) {
+  EXPECT_EQ(num_columns("abc"), 3U);
+  EXPECT_EQ(num_columns("größe"), 5U);
+  EXPECT_EQ(num_columns("語x"), 3U);
+  EXPECT_EQ(num_columns("\xF0\x9F\x98\x80"), 2U);  // an emoji
+  EXPECT_EQ(num_columns("e\xCC\x81"), 1U);         // a combining accent
+  EXPECT_EQ(num_columns("a\xFF"), 2U);             // not UTF-8
+}
+
+TEST(TerminalText, CutsBetweenCharacters) {
+  EXPECT_EQ(first_columns("größe", 3), "grö");
+  EXPECT_EQ(first_columns("größe", 5), "größe");
+  EXPECT_EQ(first_columns("語語", 3), "語");
+  EXPECT_EQ(first_columns("e\xCC\x81x", 1), "e\xCC\x81");
+  EXPECT_EQ(last_columns("größe", 3), "öße");
+  EXPECT_EQ(last_columns("größe", 5), "größe");
+  EXPECT_EQ(last_columns("語語", 3), "語");
+  EXPECT_EQ(last_columns("xe\xCC\x81z", 1), "z");
+  EXPECT_EQ(last_columns("abc", 0), "");
+}
+
 }  // namespace
 }  // namespace primerl

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "runtime/monitor/text_table.h"
+
 namespace primerl {
 namespace {
 
@@ -49,6 +51,44 @@ TEST(Chart, ALineOfOneValueIsInTheMiddle) {
   EXPECT_THAT(chart_text(chart, kSmall), testing::StartsWith("x (nats)\n  2.2 |"));
 }
 
+TEST(Chart, ARunOfOneStepHasOneTick) {
+  const Chart chart{"x", "step", "", {line_of("one", {2}), line_of("two", {3})}};
+  EXPECT_THAT(chart_text(chart, kSmall), testing::EndsWith("+------------\n        step 1\n"));
+  EXPECT_THAT(x_ticks(chart, 9), ElementsAre(1));
+  const Chart charts[] = {chart};
+  const std::string svg = charts_svg("t", charts, {});
+  EXPECT_THAT(svg, HasSubstr(">1<"));
+  for (const char* other : {">0.9<", ">1.1<", ">0.95<"}) EXPECT_THAT(svg, Not(HasSubstr(other)));
+}
+
+TEST(Chart, TicksOfStepsAreWhole) {
+  EXPECT_THAT(x_ticks({"x", "step", "", {line_of("one", {2, 2, 2})}}, 9), ElementsAre(1, 2, 3));
+  Chart times = two_lines();
+  times.lines[0].points[1].x = 2.5;
+  EXPECT_THAT(x_ticks(times, 9), testing::Contains(1.5));
+}
+
+TEST(Chart, LongNamesAreCutBetweenCharacters) {
+  std::string name, note;
+  for (int i = 0; i < 200; ++i) name += "ä", note += "語";
+  const Chart charts[] = {{"x", "step", "", {line_of(name, {1, 2})}}};
+  const std::string notes[] = {note};
+  const std::string svg = charts_svg("t", charts, notes);
+  EXPECT_THAT(svg, HasSubstr(">..." + name.substr(0, 2 * 117) + "<"));
+  EXPECT_THAT(svg, HasSubstr(">" + note.substr(0, 3 * 73) + "...<"));
+  EXPECT_THAT(svg, Not(HasSubstr("\\x")));
+}
+
+TEST(TextTable, ColumnsAreAsWideAsTheirTextOnATerminal) {
+  TextTable table({"name", "value"}, 1);
+  table.add({"größe", "1"});
+  table.add({"語", "22"});
+  EXPECT_EQ(table.text(),
+            "name   value\n"
+            "größe      1\n"
+            "語        22\n");
+}
+
 TEST(Chart, NoPointsMakeNoText) {
   EXPECT_EQ(chart_text({"x", "step", "", {ChartLine{"one", {}, false}}}, kSmall), "");
 }
@@ -84,7 +124,7 @@ TEST(Chart, TheDrawingHasAxesLegendAndNotes) {
   EXPECT_THAT(svg, testing::StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
   for (const char* text :
-       {">two runs<", ">reward/all/mean<", ">step<", ">one<", ">two<", ">lr = 1 (a)<", ">1.5<"})
+       {">two runs<", ">reward/all/mean<", ">step<", ">one<", ">two<", ">lr = 1 (a)<", ">4<"})
     EXPECT_THAT(svg, HasSubstr(text));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
