@@ -18,10 +18,13 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 EXAMPLE = os.path.join(ROOT, "examples", "reverse_text")
 WINDOW = 5
 SETTLED = 10
@@ -36,13 +39,6 @@ def risen(rows, rise):
     return None
 
 
-def read_rows(file):
-    if not os.path.exists(file):
-        return []
-    with open(file) as lines:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
 def run(args, seed, settings):
     parent = tempfile.mkdtemp(prefix="primerl-adapter-")
     folder = os.path.join(parent, "run")
@@ -55,7 +51,7 @@ def run(args, seed, settings):
         rows, was_told = [], False
         while True:
             pid, status, used = os.wait4(program.pid, os.WNOHANG)
-            rows = read_rows(os.path.join(folder, "metrics.jsonl"))
+            rows = step_lines(os.path.join(folder, "metrics.jsonl"))
             if pid != 0:
                 break
             if not was_told and risen(rows, args.rise):

@@ -30,9 +30,12 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 EXAMPLE = os.path.join(ROOT, "examples", "reverse_text")
 SETTLED = 10
 
@@ -56,8 +59,7 @@ def run(limit, args, settings):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines][SETTLED:]
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))[SETTLED:]
     shutil.rmtree(parent)
     step_s = [row["time/step"] for row in rows]
     return {"step_s": statistics.mean(step_s), "step_median_s": statistics.median(step_s),

@@ -9,7 +9,6 @@ time alone, and a step that waits for its slower thread takes up to 2. Prints on
 each and their ratios. Leave the machine idle meanwhile: other programs slow down the runs alone as well.
 """
 import argparse
-import json
 import os
 import pathlib
 import subprocess
@@ -20,6 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import common  # noqa: E402
+sys.path.insert(0, str(ROOT / "bench"))
+from step_lines import step_lines  # noqa: E402
 
 FIRST_STEPS = 3  # memory is allocated in them
 
@@ -34,7 +35,7 @@ def step_milliseconds(args, folder, policy):
                            "--set", "resource.learner.threads=2"], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
-    steps = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    steps = step_lines(out / "metrics.jsonl")
     return [1000 * step["time/learner"] for step in steps[FIRST_STEPS:]]
 
 

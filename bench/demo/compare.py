@@ -25,6 +25,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 PEERS = os.path.join(ROOT, "bench", "peers")
 sys.path.insert(0, PEERS)
 import common  # noqa: E402
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 
 LEARNING_RATE = {"1m": 1.5e-4, "5m": 1e-4}
 WINDOW = 3
@@ -50,8 +52,7 @@ def run_ours(args, seed, max_steps):
     for extra in args.set:
         command += ["--set", extra]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with open(os.path.join(folder, "run", "metrics.jsonl")) as lines:
-        steps = [json.loads(line) for line in lines]
+    steps = step_lines(os.path.join(folder, "run", "metrics.jsonl"))
     times = [s["time/step"] for s in steps[WARM:]]
     busy = [s["time/learner"] for s in steps[10:]]
     return {"samples_per_s": 64 / statistics.median(times), "step_s": statistics.median(times),

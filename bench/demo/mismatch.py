@@ -17,6 +17,8 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 SAMPLING = {"all tokens": [], "top_k 8, top_p 0.9": ["tenant.main.sampling.top_k=8",
                                                      "tenant.main.sampling.top_p=0.9"]}
 
@@ -29,8 +31,7 @@ def run(steps, settings):
     for setting in settings:
         words += ["--set", setting]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))
     return {"steps": len(rows), "mismatch_kl_max": max(r["mismatch_kl/all/max"] for r in rows),
             "off_policy_max": max(r["off_policy/max"] for r in rows)}
 

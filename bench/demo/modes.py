@@ -14,9 +14,12 @@ import os
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 
 
 def run(limit, steps):
@@ -25,8 +28,7 @@ def run(limit, steps):
                     os.path.join(ROOT, "examples", "reverse_text", "graph.toml"), "--out", folder, "--max-steps",
                     str(steps), "--set", f"tenant.main.max_off_policy_steps={limit}"],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines][10:]
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))[10:]
     return {"step_s": statistics.median(row["time/step"] for row in rows),
             "learner_busy": sum(r["time/learner"] for r in rows) / sum(r["time/step"] for r in rows),
             "off_policy_max": max(row["off_policy/max"] for row in rows)}

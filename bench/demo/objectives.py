@@ -21,9 +21,12 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 WINDOW = 5
 
 
@@ -44,8 +47,7 @@ def run(args, example, objective, limit, seed):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [row for row in map(json.loads, lines) if "loss/mean" in row]  # of steps
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))
     shutil.rmtree(parent)
     return rows
 

@@ -23,6 +23,8 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 DEMO = os.path.join(ROOT, "examples", "reverse_text")
 EXPERTS = 4
 
@@ -86,8 +88,7 @@ def run(scratch, model, steps, engine, learner):
     before = cpu_seconds()
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     used = cpu_seconds() - before
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [row for row in map(json.loads, lines) if "loss/mean" in row]  # of steps
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))
     return {"model": os.path.basename(model), "engine": engine, "learner": learner, "steps": len(rows),
             "mismatch_kl_mean": statistics.mean(r["mismatch_kl/all/mean"] for r in rows),
             "mismatch_kl_max": max(r["mismatch_kl/all/max"] for r in rows),

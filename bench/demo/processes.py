@@ -15,10 +15,13 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 GRAPHS = {"one": "examples/reverse_text/graph.toml", "four": "examples/split/graph.toml"}
 
 
@@ -29,8 +32,7 @@ def run(graph, steps):
                     "--out", folder, "--max-steps", str(steps)],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall = time.monotonic() - start
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rewards = [json.loads(line)["reward/all/mean"] for line in lines]
+    rewards = [row["reward/all/mean"] for row in step_lines(os.path.join(folder, "metrics.jsonl"))]
     with open(os.path.join(folder, "run.json")) as file:
         first = json.load(file)["first_token_seconds"]
     return {"wall_s": wall, "reward_last_20": statistics.mean(rewards[-20:]), "first_token_s": first}

@@ -16,9 +16,12 @@ import resource
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 
 
 def size_of(folder):
@@ -40,8 +43,7 @@ def run(graph, level, steps, pack=True):
                     "--set", f"trace.pack={'true' if pack else 'false'}"],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     used = cpu_seconds() - before
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = step_lines(os.path.join(folder, "metrics.jsonl"))
     trace = os.path.join(folder, "trace")
     row = {"step_s": statistics.median(r["time/step"] for r in rows[10:]),
            "wall_s": rows[-1]["time"] - rows[9]["time"],

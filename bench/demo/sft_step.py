@@ -25,6 +25,8 @@ ROOT = HERE.parent.parent
 PEERS = ROOT / "bench" / "peers"
 sys.path.insert(0, str(PEERS))
 import common  # noqa: E402
+sys.path.insert(0, str(ROOT / "bench"))
+from step_lines import num_steps, step_lines  # noqa: E402
 
 WORDS = "the river was quiet and green hills stood far behind our small house near an old stone bridge".split()
 GRAPH = """
@@ -80,10 +82,6 @@ def user_seconds(root):
     return sum(ticks[pid] for pid in ticks if is_below(pid)) / os.sysconf("SC_CLK_TCK")
 
 
-def count_lines(path):
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
 def run_native(args, folder, number):
     (folder / "graph.toml").write_text(GRAPH.format(rows=args.rows, length=args.length, steps=args.steps + 1,
                                                     threads=args.threads, model=pathlib.Path(args.model).resolve()))
@@ -95,14 +93,14 @@ def run_native(args, folder, number):
         used = []  # at the end of each step
         while process.poll() is None:
             time.sleep(0.02)
-            if count_lines(out / "metrics.jsonl") > len(used):
+            if num_steps(out / "metrics.jsonl") > len(used):
                 used.append(user_seconds(process.pid))  # 0: its processes have ended
         errors.seek(0)
         if process.returncode != 0:
             sys.exit(errors.read())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-    steps = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    steps = step_lines(out / "metrics.jsonl")
     return {"steps": [s["time/step"] for s in steps[1:]], "loss": [s["loss/mean"] for s in steps],
             "cpu": [b - a for a, b in zip(used, used[1:]) if b > a],
             "tokens": steps[-1]["seq_len/all/mean"] * args.rows, "system_share": system / (user + system)}

@@ -29,9 +29,12 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+from step_lines import step_lines  # noqa: E402
 EXAMPLES = os.path.join(ROOT, "examples")
 SETTLED = 4
 
@@ -50,7 +53,7 @@ def graph_of(tenants):
 
 
 def run(tenants, args, settings=(), set_aside=""):
-    """Rows of metrics.jsonl by tenant. `set_aside`: who cannot finish, so that the run fails."""
+    """Steps of metrics.jsonl by tenant. `set_aside`: who cannot finish, so that the run fails."""
     parent = tempfile.mkdtemp(prefix="primerl-tenants-")
     graph, folder = os.path.join(parent, "graph.toml"), os.path.join(parent, "run")
     with open(graph, "w") as file:
@@ -66,10 +69,8 @@ def run(tenants, args, settings=(), set_aside=""):
     if done.returncode != 0 and not (set_aside and is_expected):
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     rows = {name: [] for name in tenants}
-    with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        for line in lines:
-            row = json.loads(line)
-            rows[row.get("tenant", next(iter(tenants)))].append(row)
+    for row in step_lines(os.path.join(folder, "metrics.jsonl")):
+        rows[row.get("tenant", next(iter(tenants)))].append(row)
     shutil.rmtree(parent)
     return rows
 

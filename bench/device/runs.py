@@ -5,10 +5,13 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from step_lines import step_lines  # noqa: E402
 BIN = pathlib.Path(os.environ.get("PRIMERL_BIN", ROOT / "build-cuda/bin"))
 WAIT_MAX_S = 300.0
 
@@ -40,7 +43,7 @@ class Run:
                                             stdout=subprocess.DEVNULL, stderr=err)
 
     def steps(self):
-        return lines_of(self.folder / "metrics.jsonl")
+        return step_lines(self.folder / "metrics.jsonl")
 
     def wait_for_step(self, number):
         """Waits for so many steps; a run that ends before is an error."""

@@ -38,7 +38,8 @@ import sys
 import tempfile
 import time
 
-from split_runs import faults_of, num_lines, workers_of
+from split_runs import faults_of, workers_of
+from step_lines import num_steps, step_lines  # split_runs adds its folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "build/bin/primerl-graph")
@@ -96,8 +97,8 @@ class Run:
         return True
 
     def wait_for_lines(self, more):
-        goal = num_lines(self.metrics) + more
-        return self.wait_until(lambda: num_lines(self.metrics) >= goal)
+        goal = num_steps(self.metrics) + more
+        return self.wait_until(lambda: num_steps(self.metrics) >= goal)
 
     def pids(self):
         self.workers.update(workers_of(self.program.pid))
@@ -200,14 +201,6 @@ def end(kind, run, dice):
         damage(kind, run.folder, dice)
 
 
-def lines_of(path):
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return []
-    return lines[:-1]
-
-
 class Tally:
     def __init__(self):
         self.rows = collections.defaultdict(collections.Counter)
@@ -225,7 +218,7 @@ class Tally:
 
 def resume(kind, folder, log_file, tally):
     """The resumed run, or nothing."""
-    before = lines_of(folder / "metrics.jsonl")
+    before = step_lines(folder / "metrics.jsonl")
     began = time.monotonic()
     run = Run(folder, log_file, ["--resume", str(folder)])
     came = run.wait_until(lambda: any(words in run.said() for words in WENT_ON))
@@ -242,7 +235,7 @@ def resume(kind, folder, log_file, tally):
         tally.faults.append(f"{kind}: went back to a checkpoint: {said[-1500:]}")
     dropped = re.search(r"note: (\d+) recorded steps", said)
     tally.dropped[kind].append(int(dropped.group(1)) if dropped else 0)
-    now = lines_of(folder / "metrics.jsonl")
+    now = step_lines(folder / "metrics.jsonl")
     if is_live:
         equal = sum(1 for then, again in zip(before, now) if then == again)
         tally.lost[kind].append(len(before) - equal)

@@ -22,7 +22,8 @@ import sys
 import tempfile
 import time
 
-from split_runs import faults_of, num_lines, workers_of
+from split_runs import faults_of, workers_of
+from step_lines import num_steps  # split_runs adds its folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAIT_MAX_S = 60.0
@@ -45,7 +46,7 @@ class Run:
         self.program = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=self.err)
 
     def num_steps(self):
-        return num_lines(self.folder / "metrics.jsonl")
+        return num_steps(self.folder / "metrics.jsonl")
 
     def wait_for_steps(self, more):
         """Seconds until `more` steps have been taken; None: the run ended or hangs."""

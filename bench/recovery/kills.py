@@ -23,7 +23,8 @@ import sys
 import tempfile
 import time
 
-from split_runs import faults_of, num_lines, workers_of
+from split_runs import faults_of, workers_of
+from step_lines import num_steps  # split_runs adds its folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAIT_MAX_S = 60.0
@@ -56,8 +57,8 @@ class Run:
 
     def wait_for_lines(self, more):
         """Seconds until `more` lines of metrics have come; None: the run ended or hangs."""
-        start, goal = time.monotonic(), num_lines(self.metrics) + more
-        while num_lines(self.metrics) < goal:
+        start, goal = time.monotonic(), num_steps(self.metrics) + more
+        while num_steps(self.metrics) < goal:
             if self.program.poll() is not None or time.monotonic() - start > WAIT_MAX_S:
                 return None
             time.sleep(0.002)

@@ -1,6 +1,10 @@
 """Code that the scripts of this folder share about runs of several processes: workers, and step order."""
 import json
 import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from step_lines import is_step  # noqa: E402
 
 
 def workers_of(pid):
@@ -20,17 +24,10 @@ def workers_of(pid):
     return named
 
 
-def num_lines(path):
-    try:
-        return path.read_bytes().count(b"\n")
-    except OSError:
-        return 0
-
-
-def values_of(path, name, faults):
+def rows_of(path, faults):
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
-            yield json.loads(line)[name]
+            yield json.loads(line)
         except ValueError as why:
             faults.append(f"{path.name}:{number}: {why}: {line[-200:]}")
 
@@ -38,12 +35,14 @@ def values_of(path, name, faults):
 def faults_of(folder, goes_back=False):
     """Faults: steps out of order (but back to a checkpoint), rollouts that ended twice."""
     faults, last = [], 0
-    for step in values_of(folder / "metrics.jsonl", "step", faults):
+    for row in filter(is_step, rows_of(folder / "metrics.jsonl", faults)):
+        step = row["step"]
         if step != last + 1 and not (goes_back and step <= last):
             faults.append(f"step {step} after step {last}")
         last = step
     seen = set()
-    for rollout in values_of(folder / "rollouts.jsonl", "rollout", faults):
+    for row in rows_of(folder / "rollouts.jsonl", faults):
+        rollout = row["rollout"]
         if rollout in seen:
             faults.append(f"rollout {rollout} ended twice")
         seen.add(rollout)

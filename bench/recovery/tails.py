@@ -22,7 +22,8 @@ import subprocess
 import tempfile
 import time
 
-from split_runs import faults_of, num_lines, workers_of
+from split_runs import faults_of, workers_of
+from step_lines import num_steps  # split_runs adds its folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "build/bin/primerl-graph")
@@ -107,7 +108,7 @@ def main():
                     assert not faults_of(copy), faults_of(copy)[:3]
                 took = [run[0] for run in runs]
                 row = {"seconds": seconds, "saved_state": kind, "record_mb": round(size / 1e6),
-                       "steps_taken": num_lines(folder / "metrics.jsonl"),
+                       "steps_taken": num_steps(folder / "metrics.jsonl"),
                        "live_s_median": round(statistics.median(took), 2),
                        "live_s_max": round(max(took), 2),
                        "steps_followed": int(statistics.median(run[1] for run in runs)),
