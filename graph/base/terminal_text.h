@@ -14,7 +14,7 @@ std::string terminal_text(std::string_view text, bool keeps_lines = true);
 /// none for combining marks, 1 for any other. A byte that is not UTF-8 counts as 1.
 size_t num_columns(std::string_view text);
 /// The longest beginning, and the longest end, with at most `columns_max` columns. No character is
-/// cut, and combining marks stay with theirs.
+/// cut, and combining marks stay with their character.
 std::string_view first_columns(std::string_view text, size_t columns_max);
 std::string_view last_columns(std::string_view text, size_t columns_max);
 

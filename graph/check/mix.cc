@@ -1,9 +1,11 @@
 // Several environments of one tenant: what each sees of the tenant, and what the tenant has of all
 // (docs/design/environments.md).
 #include <algorithm>
+#include <utility>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -47,6 +49,22 @@ void check_length(const DraftTenant& drafted, const DraftTenant& part, Draft& dr
           fmt::format("write {} or less, or raise seq_len of the tenant", drafted.tenant.seq_len));
 }
 
+/// A run of a driven environment ends after the environment's own limit. The plan has the default,
+/// so that its resolved text is read without this warning.
+void check_run_time(DraftTenant& part, Draft& draft) {
+  if (!drives_rollouts(part.tenant)) return;
+  const Duration unused = Tenant().rollout_timeout;
+  const Entry* written = nested_entry(*part.spec, "rollout_timeout");
+  if (written != nullptr && part.tenant.rollout_timeout != unused)
+    draft.diagnostics
+        .warning("G090", written->value.span,
+                 "'rollout_timeout' of environment '{}' has no effect: it plays whole rollouts, "
+                 "with a limit of its own",
+                 part.tenant.label)
+        .suggest("write run_timeout in its 'environment', and remove the key");
+  part.tenant.rollout_timeout = unused;
+}
+
 }  // namespace
 
 void for_each_environment(const DraftTenant& tenant,
@@ -86,10 +104,12 @@ void fold_mix(DraftTenant& drafted, Draft& draft) {
   all.environment = drafted.mix.front().tenant.environment;
   all.rewards.clear();
   all.turns_max = all.sampling.max_tokens = all.eval.samples = 1;
-  all.rollout_timeout = all.environment_timeout = Duration();
+  const Duration own_timeout = std::exchange(all.rollout_timeout, Duration());
+  all.environment_timeout = Duration();
   for (size_t i = 0; i < drafted.mix.size(); ++i) {
     check_label(drafted, i, draft);
     check_length(drafted, drafted.mix[i], draft);
+    check_run_time(drafted.mix[i], draft);
     Tenant& own = drafted.mix[i].tenant;
     for (TenantReward& reward : own.rewards)
       reward.label = fmt::format("{}/{}", own.label, reward.label);
@@ -97,10 +117,12 @@ void fold_mix(DraftTenant& drafted, Draft& draft) {
     all.turns_max = std::max(all.turns_max, own.turns_max);
     all.sampling.max_tokens = std::max(all.sampling.max_tokens, own.sampling.max_tokens);
     all.eval.samples = std::max(all.eval.samples, own.eval.samples);
-    all.rollout_timeout = std::max(all.rollout_timeout, own.rollout_timeout);
+    if (!drives_rollouts(own))
+      all.rollout_timeout = std::max(all.rollout_timeout, own.rollout_timeout);
     all.environment_timeout = std::max(all.environment_timeout, own.environment_timeout);
     if (all.sampling.stop.empty()) all.sampling.stop = own.sampling.stop;
   }
+  if (all.rollout_timeout == Duration()) all.rollout_timeout = own_timeout;  // all are driven
 }
 
 }  // namespace primerl

@@ -11,7 +11,7 @@ void bind_settings(Draft& draft);
 void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
 void bind_tenants(Draft& draft);
-/// After its environments: G085; what the tenant has of all of them.
+/// After its environments: G085, G090 (a warning); what the tenant has of all of them.
 void fold_mix(DraftTenant& drafted, Draft& draft);
 void bind_resources(Draft& draft);
 void bind_nodes(Draft& draft);

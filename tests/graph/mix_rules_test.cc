@@ -7,6 +7,7 @@
 namespace primerl::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -164,6 +165,22 @@ TEST(MixRules, ADrivenEnvironmentHasNoRewardsInAMixToo) {
   EXPECT_THAT(findings_of(mix_of("{ environment = { name = \"copy\" } }, { environment = { name = "
                                  "\"driven\" }, reward = { name = \"half\" } }")),
               HasSubstr("plays and scores whole rollouts"));
+}
+
+TEST(MixRules, ADrivenEnvironmentHasALimitOfItsOwn) {
+  const std::string copy = "{ environment = { name = \"copy\" }, rollout_timeout = \"30s\" }, ";
+  const auto of = [&](const std::string& timeout) {
+    return findings_of(mix_of(copy + "{ environment = { name = \"driven\" }" + timeout + " }"));
+  };
+  EXPECT_THAT(of(", rollout_timeout = \"40s\""),
+              AllOf(HasSubstr("[G090]"),
+                    HasSubstr("'rollout_timeout' of environment 'driven' has no effect"),
+                    HasSubstr("write run_timeout in its 'environment'")));
+  EXPECT_THAT(of(""), Not(HasSubstr("rollout_timeout")));
+  EXPECT_THAT(findings_of(demo_with("rollout_timeout = \"40s\"\nenvironments = [" + copy +
+                                    "{ environment = { name = \"driven\" } }]")),
+              Not(HasSubstr("rollout_timeout")))
+      << "the tenant's is for the other environment";
 }
 
 }  // namespace
