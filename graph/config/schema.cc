@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "graph/base/suggest.h"
 #include "graph/config/built_in_graphs.h"
@@ -254,13 +255,6 @@ Json resources_schema(const Catalog& catalog) {
   });
 }
 
-Json definitions(const Catalog& catalog) {
-  // `backend` may be left out, so several variants of a resource can match at once.
-  return Json::object()
-      .set("node", Json::object().set("oneOf", node_variants(catalog)))
-      .set("resource", Json::object().set("anyOf", resource_variants(catalog)));
-}
-
 /// A table that names one of `contracts` and has its options.
 Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   Json variants = Json::array();
@@ -282,11 +276,21 @@ Json one_or_list(const Json& one) {
   return Json::object().set("anyOf", Json(Json::Array{one, list}));
 }
 
-Json tenant_schema(const Catalog& catalog) {
+/// Parts that several places refer to.
+Json definitions(const Catalog& catalog) {
+  // `backend` may be left out, so several variants of a resource can match at once.
+  return Json::object()
+      .set("node", Json::object().set("oneOf", node_variants(catalog)))
+      .set("resource", Json::object().set("anyOf", resource_variants(catalog)))
+      .set("environment", choice_schema(environment_options(), catalog.environments))
+      .set("reward", choice_schema(reward_options(), catalog.rewards));
+}
+
+Json tenant_schema() {
   Json schema = object_schema(tenant_options());
   Json properties = *schema.find("properties");
-  properties.set("environment", choice_schema(environment_options(), catalog.environments))
-      .set("reward", one_or_list(choice_schema(reward_options(), catalog.rewards)));
+  properties.set("environment", definition("environment"))
+      .set("reward", one_or_list(definition("reward")));
   Json item = object_schema(mix_options());
   Json of_item = *item.find("properties");
   of_item.set("environment", *properties.find("environment"))
@@ -313,6 +317,74 @@ Json edges_schema() {
   return closed_object(std::move(properties), Json::array());
 }
 
+/// Moves tables of options that occur more than once into the definitions: those of an optimizer
+/// are the same in several learners.
+class SharedTables {
+ public:
+  explicit SharedTables(const Json& document) { count(document); }
+
+  Json shared(const Json& document) {
+    Json result = replaced(document);
+    Json all = *result.find("definitions");
+    for (const auto& [name, schema] : definitions_.as_object()) all.set(name, schema);
+    return std::move(result.set("definitions", std::move(all)));
+  }
+
+ private:
+  static bool is_table(const Json& schema) {
+    return schema.is_object() && schema.find("properties") != nullptr;
+  }
+
+  void count(const Json& json) {
+    if (json.is_array())
+      for (const Json& item : json.as_array()) count(item);
+    if (!json.is_object()) return;
+    for (const auto& [key, value] : json.as_object()) {
+      if (key == "properties")
+        for (const auto& [name, schema] : value.as_object())
+          if (is_table(schema)) ++counts_[schema.dump()];
+      count(value);
+    }
+  }
+
+  Json replaced(const Json& json) {
+    if (json.is_array()) {
+      Json list = Json::array();
+      for (const Json& item : json.as_array()) list.push_back(replaced(item));
+      return list;
+    }
+    if (!json.is_object()) return json;
+    Json object = Json::object();
+    for (const auto& [key, value] : json.as_object())
+      object.set(key, key == "properties" ? replaced_properties(value) : replaced(value));
+    return object;
+  }
+
+  Json replaced_properties(const Json& properties) {
+    Json result = Json::object();
+    for (const auto& [name, schema] : properties.as_object())
+      result.set(name, is_table(schema) && counts_[schema.dump()] > 1 ? reference(name, schema)
+                                                                      : replaced(schema));
+    return result;
+  }
+
+  Json reference(const std::string& name, const Json& table) {
+    std::string& known = names_[table.dump()];
+    if (!known.empty()) return definition(known);
+    known = fmt::format("{}_options", name);
+    for (int number = 2; definitions_.find(known) != nullptr; ++number)
+      known = fmt::format("{}_options_{}", name, number);
+    const std::string chosen = known;
+    definitions_.set(chosen, Json::object());  // reserves the name
+    definitions_.set(chosen, replaced(table));
+    return definition(chosen);
+  }
+
+  std::map<std::string, int> counts_;         // by the text of a table
+  std::map<std::string, std::string> names_;  // of definitions, by the text of a table
+  Json definitions_ = Json::object();
+};
+
 }  // namespace
 
 Json graph_schema(const Catalog& catalog) {
@@ -328,7 +400,7 @@ Json graph_schema(const Catalog& catalog) {
                         join_names(built_in_names())))
       .set("graph", object_schema(graph_options()))
       .set("trace", object_schema(trace_options()))
-      .set("tenant", named(tenant_schema(catalog)))
+      .set("tenant", named(tenant_schema()))
       .set("model", named(object_schema(model_options())))
       .set("resource", resources_schema(catalog))
       .set("node", nodes_schema(catalog))
@@ -340,7 +412,7 @@ Json graph_schema(const Catalog& catalog) {
       .set("title", "primerl-graph graph file");
   for (const auto& [key, value] : schema.as_object()) document.set(key, value);
   document.set("definitions", definitions(catalog));
-  return document;
+  return SharedTables(document).shared(document);
 }
 
 }  // namespace primerl

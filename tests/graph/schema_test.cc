@@ -49,6 +49,37 @@ TEST(Schema, OffersEveryActorWithItsOptions) {
   }
 }
 
+/// Adds each table of options in the schema, as text, without those in `definitions`.
+void add_tables(const Json& json, std::vector<std::string>& tables) {
+  if (json.is_array())
+    for (const Json& item : json.as_array()) add_tables(item, tables);
+  if (!json.is_object()) return;
+  for (const auto& [key, value] : json.as_object()) {
+    if (key == "properties")
+      for (const auto& [name, schema] : value.as_object())
+        if (schema.find("properties") != nullptr) tables.push_back(schema.dump());
+    add_tables(value, tables);
+  }
+}
+
+TEST(Schema, HasEachTableOfOptionsOnce) {
+  const Json schema = graph_schema(test_catalog());
+  std::vector<std::string> tables;
+  add_tables(schema, tables);
+  const std::set<std::string> different(tables.begin(), tables.end());
+  EXPECT_EQ(different.size(), tables.size());
+  // Both learners of the catalog have the same optimizer.
+  size_t num_references = 0;
+  const std::string text = schema.dump();
+  for (size_t at = text.find("\"#/definitions/optimizer_options\""); at != std::string::npos;
+       at = text.find("\"#/definitions/optimizer_options\"", at + 1))
+    ++num_references;
+  EXPECT_GE(num_references, 2U);
+  EXPECT_NE(at(schema, {"definitions", "optimizer_options", "properties"}).find("lr"), nullptr);
+  for (const char* name : {"environment", "reward"})
+    EXPECT_NE(at(schema, {"definitions"}).find(name), nullptr) << name;
+}
+
 TEST(Schema, StatesLimitsChoicesAndDefaults) {
   const Json schema = graph_schema(test_catalog());
   const auto& variants = at(schema, {"definitions", "node", "oneOf"}).as_array();
