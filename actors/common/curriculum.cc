@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "graph/base/random.h"
 
@@ -124,10 +125,23 @@ Result<RowPools> RowPools::from_json(const TenantCurriculum& options, const Json
   return pools;
 }
 
+bool RowWalk::gives(const Rules& rules, uint64_t position, double weight) {
+  double largest = rules.options.unseen_weight;
+  for (const DifficultyPool& pool : rules.options.pools) largest = std::max(largest, pool.weight);
+  if (weight > scale_) scale_ = 0;  // a heavier row is there again
+  const double most = scale_ > 0 ? scale_ : largest;
+  if (weight >= most || uniform(rules.key, position) * most < weight) {
+    num_rejected_ = 0;
+    largest_rejected_ = 0;
+    return true;
+  }
+  largest_rejected_ = std::max(largest_rejected_, weight);
+  return false;
+}
+
 std::optional<RowWalk::Row> RowWalk::next(const Rules& rules, const RowPools& pools) {
   const TenantCurriculum& options = rules.options;
-  double largest = options.unseen_weight;
-  for (const DifficultyPool& pool : options.pools) largest = std::max(largest, pool.weight);
+  const int64_t rejected_max = std::max(kWalkStepsMax, kPassesMax * options.rows);
   for (int64_t step = 0; step < kWalkStepsMax; ++step) {
     const uint64_t position = next_++;
     const uint64_t row = rules.row_at(position);
@@ -136,10 +150,15 @@ std::optional<RowWalk::Row> RowWalk::next(const Rules& rules, const RowPools& po
     if (is_of_stage && is_exhausted_) return Row{row, position};
     if (is_of_stage && weight > 0) {
       num_passed_ = 0;
-      if (weight >= largest || uniform(rules.key, position) * largest < weight)
-        return Row{row, position};
+      if (gives(rules, position, weight)) return Row{row, position};
+      // All rows have come, and none had a weight near to the largest.
+      if (++num_rejected_ >= rejected_max) {
+        scale_ = std::exchange(largest_rejected_, 0);
+        num_rejected_ = 0;
+      }
       continue;
     }
+    ++num_rejected_;
     if (++num_passed_ < kPassesMax * options.rows) continue;
     num_passed_ = 0;
     // A stage without rows is over; one whose rows all left gives them again.

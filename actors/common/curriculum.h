@@ -4,7 +4,8 @@
 /// RowPools knows the pool of each row; Env and Trainer each have one, from the same groups.
 /// RowWalk is Env's walk over the rows: it goes through them in the order of the environment, again
 /// and again, and gives a row with a probability that is the weight of its pool divided by the
-/// largest. A row is one byte, so 10 million rows are 10 MB in each. Plain values; not thread-safe.
+/// largest of the options. If all rows are far below that one, the largest of the rows counts
+/// instead. A row is one byte, so 10 million rows are 10 MB in each. Plain values; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -88,16 +89,23 @@ class RowWalk {
   static void fields(F& f) {
     using W = RowWalk;
     f("next", &W::next_)("stage", &W::stage_)("reward", &W::reward_)("num_groups", &W::num_groups_)(
-        "num_passed", &W::num_passed_)("is_exhausted", &W::is_exhausted_);
+        "num_passed", &W::num_passed_)("is_exhausted", &W::is_exhausted_)("scale", &W::scale_)(
+        "num_rejected", &W::num_rejected_)("largest_rejected", &W::largest_rejected_);
   }
 
  private:
+  /// Whether chance gives a row of this weight, which is above 0, at this position.
+  bool gives(const Rules& rules, uint64_t position, double weight);
+
   uint64_t next_ = 0;  // position
   uint32_t stage_ = 0;
   double reward_ = 0;  // sum of the last groups of the stage
   int64_t num_groups_ = 0;
   int64_t num_passed_ = 0;  // positions in a row whose row could not be given
   bool is_exhausted_ = false;
+  double scale_ = 0;             // what weights are divided by; 0: the largest of the options
+  int64_t num_rejected_ = 0;     // positions since the last row that was given
+  double largest_rejected_ = 0;  // weight of a row among them
 };
 
 }  // namespace primerl

@@ -90,6 +90,44 @@ TEST(Curriculum, WeightsOfPoolsAreHowOftenTheirRowsAreGiven) {
   EXPECT_THAT(walk.pools.counts(options), ElementsAre(1, 0, 0, 1, 1, 0));
 }
 
+TEST(Curriculum, ADrawAmongTinyWeightsIsBounded) {
+  TenantCurriculum options;
+  options.rows = 3;
+  options.pools = {{0.3, 1e-9}, {0.6, 3e-9}};
+  Walk walk(options);
+  walk.end_group(0, 0.3);
+  walk.end_group(1, 0.3);
+  walk.end_group(2, 0.6);
+  int num_calls = 1;
+  while (!walk.next()) ++num_calls;
+  EXPECT_LE(num_calls, 2) << "no row has the weight of unseen rows";
+  std::map<uint64_t, double> counts;
+  for (int i = 0; i < 5000; ++i) {
+    const auto row = walk.next();
+    ASSERT_TRUE(row);
+    ++counts[row->row];
+  }
+  EXPECT_NEAR(counts[0], 1000, 130) << "weights of rows still are how often they come";
+  EXPECT_NEAR(counts[2], 3000, 180);
+  // The heaviest row leaves, and the others have a third of its weight.
+  walk.end_group(2, 0.3);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(walk.next());
+}
+
+TEST(Curriculum, AHeavierRowThatComesBackIsGivenInPlaceOfTinyOnes) {
+  TenantCurriculum options;
+  options.rows = 100;
+  options.pools = {{0.3, 1e-9}, {0.6, 1}};
+  options.unseen_weight = 0;
+  Walk walk(options);
+  for (uint64_t row = 0; row < 100; ++row) walk.end_group(row, 0.3);
+  EXPECT_THAT(walk.rows(5), ::testing::SizeIs(5));
+  walk.end_group(42, 0.6);
+  auto rows = walk.rows(200);
+  // The tiny ones end with the first pass.
+  EXPECT_THAT(std::vector<uint64_t>(rows.begin() + 100, rows.end()), Each(42));
+}
+
 TEST(Curriculum, WhenAllRowsHaveLeftTheyAreGivenAgainUntilOneHasAWeight) {
   Walk walk(with_thresholds(3));
   for (uint64_t row = 0; row < 3; ++row) walk.end_group(row, 1);
