@@ -210,6 +210,7 @@ class RunStarts {
   StartPolicy::Next next_start(const Plan& plan, const RunResult& result,
                                const MetricsLog* metrics);
   int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
+  void undo_if_refused(RunFolder& folder, const RunResult& result);
   int leave(const std::string& why, int exit_code);
   int open_server();
 
@@ -243,7 +244,12 @@ int RunStarts::run() {
     const bool has_failed = result.ending.how == RunEnding::How::kFailed;
     if (is_again || !has_failed || session.has_begun() || session.was_killed())
       prepared.folder->keep();
-    if (!is_again) return end(prepared, result, session.metrics());
+    if (!is_again) {
+      const int code = end(prepared, result, session.metrics());
+      if (why.empty() && !session.has_begun() && !session.was_killed())
+        undo_if_refused(*prepared.folder, result);
+      return code;
+    }
     why = result.ending.why;
     RunArguments again;
     again.place.resume = prepared.folder->path().string();
@@ -275,6 +281,15 @@ int RunStarts::open_server() {
     complain("warning: this run serves no /metrics: {}\n", server.error().text());
   }
   return kExitDone;
+}
+
+/// A resume that was refused, perhaps because of a value of --set, leaves the run as it was.
+void RunStarts::undo_if_refused(RunFolder& folder, const RunResult& result) {
+  if (arguments_.place.resume.empty() || !was_refused(folder, result.ending)) return;
+  if (const Status undone = folder.roll_back(); !undone.ok())
+    complain("warning: {}\n", undone.error().text());
+  else
+    complain("note: nothing was changed: '{}' can be resumed as before\n", folder.path().string());
 }
 
 /// The run cannot be resumed, which has been reported: it ends like its last start.

@@ -352,12 +352,19 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
   return check_steps_left(plan, choice);
 }
 
+bool was_refused(const RunFolder& folder, const RunEnding& ending) {
+  if (ending.how != RunEnding::How::kFailed || ending.has_lost_worker) return false;
+  return ending.was_following || !is_there(folder.trace_folder()) ||
+         died_before_first_step(folder.trace_folder());
+}
+
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan) {
   std::unique_ptr<RunFolder> folder = std::move(taken);
   const bool is_new = folder == nullptr;
   if (!is_new) {
+    RETURN_IF_ERROR(folder->remember());
     std::error_code ignored;  // remaining files only use space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     // Removes the trace folder of a start that died at once.

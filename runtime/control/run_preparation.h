@@ -21,6 +21,7 @@
 #include "graph/base/services.h"
 #include "graph/plan.h"
 #include "runtime/control/changed_values.h"
+#include "runtime/control/run_lifecycle.h"
 #include "runtime/replay/follow_file.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/run_folder.h"
@@ -75,5 +76,9 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan);
+
+/// Whether a start failed before it had done anything of its own, for example because the learner
+/// does not accept the checkpoint. It may have repeated steps of a record.
+bool was_refused(const RunFolder& folder, const RunEnding& ending);
 
 }  // namespace primerl

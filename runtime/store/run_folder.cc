@@ -11,6 +11,7 @@
 #include <charconv>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "graph/base/shell_word.h"
 #include "runtime/store/checkpoint.h"
@@ -184,7 +185,26 @@ Result<fs::path> RunFolder::set_trace_aside() {
   if (!fs::exists(trace_folder(), fault)) return fs::path();
   const fs::path aside = path_ / fmt::format("trace.{}", std::max<int64_t>(1, num_starts()));
   RETURN_IF_ERROR(system_files().rename(trace_folder(), aside));
+  if (before_) before_->trace = aside;
   return aside;
+}
+
+Status RunFolder::remember() {
+  ASSIGN_OR_RETURN(std::string graph, read_text_file(graph_file()));
+  before_ = Before{std::move(graph), facts_};
+  return ok();
+}
+
+Status RunFolder::roll_back() {
+  if (!before_) return ok();
+  const Before before = *std::exchange(before_, std::nullopt);
+  std::error_code fault;
+  fs::remove_all(trace_folder(), fault);
+  if (fault) return io_error("removing", trace_folder(), fault.value());
+  if (!before.trace.empty()) RETURN_IF_ERROR(system_files().rename(before.trace, trace_folder()));
+  RETURN_IF_ERROR(write_graph(before.graph));
+  facts_ = before.facts;
+  return note(Json::object());
 }
 
 std::vector<fs::path> RunFolder::remove_oldest_traces(uint64_t bytes_max, const fs::path& kept) {

@@ -61,6 +61,12 @@ class RunFolder {
   /// `kept`. Returns the removed folders.
   std::vector<std::filesystem::path> remove_oldest_traces(uint64_t bytes_max,
                                                           const std::filesystem::path& kept);
+  /// Call before a new start of an earlier run changes anything: roll_back() restores what is there
+  /// now.
+  Status remember();
+  /// The start was refused before its first step. Restores graph, run.json and trace as they were
+  /// at remember(); its log lines stay. Without remember() it does nothing.
+  Status roll_back();
   /// Number of the run's starts so far, which is the incarnation of the newest.
   int64_t num_starts() const;
 
@@ -72,11 +78,19 @@ class RunFolder {
  private:
   RunFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
   static Result<std::unique_ptr<RunFolder>> take(const std::filesystem::path& folder);
+  /// Before the newest start.
+  struct Before {
+    std::string graph;  // graph.resolved.toml
+    Json facts;
+    std::filesystem::path trace{};  // where trace/ is now; empty: there was none
+  };
+
   void discard();
 
   const std::filesystem::path path_;
   const int lock_;
   Json facts_ = Json::object();
+  std::optional<Before> before_;
   std::filesystem::path latest_{};  // the symlink; empty for a folder that was opened
   bool is_new_ = false;             // created and not kept: the destructor removes it
   bool was_there_ = false;          // the folder existed before create(), so it stays, empty

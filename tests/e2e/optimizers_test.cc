@@ -67,6 +67,10 @@ TEST_F(OptimizersPage, HasACommandThatTrainsWithMuonAndItsRunResumesOnlySo) {
                                         "4", "--set", "resource.learner.optimizer.kind=adamw"});
   EXPECT_NE(other.code, 0);
   EXPECT_THAT(other.err, HasSubstr("optimizer 'muon' wrote it, this one is 'adamw'"));
+  EXPECT_THAT(other.err, HasSubstr("can be resumed as before"));
+  const auto same =
+      run_graph_program({"run", "--resume", run_folder().string(), "--max-steps", "4"});
+  EXPECT_EQ(same.code, 0) << "the refused kind is not kept: " << same.err;
 }
 
 TEST_F(OptimizersPage, NamesWhatCheckRefusesWithItsPosition) {

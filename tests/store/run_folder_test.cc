@@ -93,6 +93,35 @@ TEST(RunFolder, OpenedIsNeverRemoved) {
   EXPECT_TRUE(fs::exists(scratch.path() / "run" / "run.json"));
 }
 
+TEST(RunFolder, ARefusedStartIsRolledBack) {
+  ScratchFolder scratch;
+  const fs::path run = scratch.path() / "run";
+  {
+    const auto made = RunFolder::create(".", run, "a", "t");
+    ASSERT_TRUE((*made)->write_graph("seed = 1\n").ok());
+    ASSERT_TRUE((*made)->note(Json::object().set("incarnation", 3).set("end", "finished")).ok());
+    (*made)->keep();
+    fs::create_directory((*made)->trace_folder());
+    write_text((*made)->trace_folder() / "first", "x");
+  }
+  const std::string facts = *read_text_file(run / "run.json");
+  const auto folder = RunFolder::open(run);
+  ASSERT_TRUE((*folder)->roll_back().ok()) << "nothing to do";
+  ASSERT_TRUE((*folder)->remember().ok());
+  ASSERT_TRUE((*folder)->set_trace_aside().ok());
+  ASSERT_TRUE((*folder)->write_graph("seed = 2\n").ok());
+  ASSERT_TRUE((*folder)->note(Json::object().set("incarnation", 4).set("why", "no")).ok());
+  fs::create_directory((*folder)->trace_folder());
+  write_text((*folder)->trace_folder() / "second", "y");
+  ASSERT_TRUE((*folder)->roll_back().ok());
+  EXPECT_EQ(*read_text_file(run / "graph.resolved.toml"), "seed = 1\n");
+  EXPECT_EQ(*read_text_file(run / "run.json"), facts);
+  EXPECT_EQ((*folder)->num_starts(), 3);
+  EXPECT_TRUE(fs::exists(run / "trace" / "first"));
+  EXPECT_FALSE(fs::exists(run / "trace" / "second"));
+  EXPECT_FALSE(fs::exists(run / "trace.3"));
+}
+
 TEST(RunFolder, AFolderCalledLatestIsRefusedBeforeAnythingIsMade) {
   ScratchFolder scratch;
   fs::create_directories(scratch.path() / "runs" / "latest");
