@@ -73,6 +73,9 @@ LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerB
   for (const auto& training : adapters) add(training.tenant, training.rules);
   if (adapters.empty())
     add({}, {options.loss, options.optimizer, options.schedule, options.max_steps});
+  backend_->on_layer([this] {
+    if (stop_requested_ != nullptr && *stop_requested_) (void)(*stop_requested_)();
+  });
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
 }
@@ -142,8 +145,15 @@ Status LearnerCore::dump(size_t slot) {
   return dump_.write(options_.debug.dump_folder);
 }
 
+Result<TrainReport> LearnerCore::step(const TrainBatch& batch,
+                                      const StopRequested& stop_requested) {
+  const SignsOfLife signs(*this, stop_requested);
+  return steps_.step(batch, stop_requested);
+}
+
 std::vector<Result<TrainReport>> LearnerCore::step_together(
     std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
+  const SignsOfLife signs(*this, stop_requested);
   return shares_passes() ? steps_.step_together(batches, stop_requested)
                          : Learner::step_together(batches, stop_requested);
 }
@@ -151,6 +161,7 @@ std::vector<Result<TrainReport>> LearnerCore::step_together(
 std::vector<std::optional<Result<TrainReport>>> LearnerCore::pass_together(
     std::span<const std::shared_ptr<const TrainBatch>> batches,
     const StopRequested& stop_requested) {
+  const SignsOfLife signs(*this, stop_requested);
   return shares_passes() ? steps_.pass_together(batches, stop_requested)
                          : Learner::pass_together(batches, stop_requested);
 }

@@ -60,6 +60,9 @@ class LearnerBackend {
   virtual std::string device_text() const { return {}; }
   /// Sets a function that gets the activations of every later forward pass, on the device.
   virtual void visit(ActivationVisitor visitor) = 0;
+  /// Sets a function that later passes call after each layer. A device that computes on after the
+  /// calls have returned does not call it.
+  virtual void on_layer(std::function<void()> done) { (void)done; }
   /// Fills the whole weights, or what is not trained beside adapters.
   virtual Status fill(const std::vector<WeightTensor>& tensors) = 0;
   virtual Status randomize(uint64_t seed) = 0;
@@ -114,9 +117,7 @@ class LearnerCore : public Learner, private StepRunner {
   Status randomize(uint64_t seed) { return backend_->randomize(seed); }
 
   using Learner::step;
-  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override {
-    return steps_.step(batch, stop_requested);
-  }
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
   std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                  const StopRequested& stop_requested) override;
   /// Divides steps if several may share passes.
@@ -170,6 +171,20 @@ class LearnerCore : public Learner, private StepRunner {
   void keep_batch(const TrainBatch& batch, int64_t step);
   Status dump(size_t slot);
 
+  /// While it exists, each layer of a pass calls `stop_requested`.
+  class SignsOfLife {
+   public:
+    SignsOfLife(LearnerCore& core, const StopRequested& stop_requested) : core_(core) {
+      core_.stop_requested_ = &stop_requested;
+    }
+    SignsOfLife(const SignsOfLife&) = delete;
+    SignsOfLife& operator=(const SignsOfLife&) = delete;
+    ~SignsOfLife() { core_.stop_requested_ = nullptr; }
+
+   private:
+    LearnerCore& core_;
+  };
+
   // Constant after construction.
   const LearnerOptions options_;
   const std::string base_folder_;
@@ -180,6 +195,7 @@ class LearnerCore : public Learner, private StepRunner {
   /// Tensors of layers that are not run here; saved as they were read.
   std::vector<WeightTensor> unused_;
   TenantSteps steps_{*this, options_.micro_batch_tokens};
+  const StopRequested* stop_requested_ = nullptr;  // of the step that runs
   // For a step with debug options.
   StepDump dump_;
   std::string debug_fault_;  // the first activation that is not finite

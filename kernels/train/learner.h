@@ -133,6 +133,8 @@ struct TrainReport {
 };
 
 /// Called between micro-batches; true makes the learner stop and discard the step (kCancelled).
+/// Each call is a sign of life: a learner on the CPU also calls it after each layer of a
+/// micro-batch, where the answer has no effect.
 using StopRequested = std::function<bool()>;
 
 /// The content of the files of save(), copied by capture(). Valid while its learner exists.

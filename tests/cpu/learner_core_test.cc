@@ -42,6 +42,7 @@ class FakeBackend final : public LearnerBackend {
   std::optional<int32_t> adapter_batch_tokens() const override { return wanted; }
   std::string device_text() const override { return where; }
   void visit(ActivationVisitor visitor) override { visitor_ = std::move(visitor); }
+  void on_layer(std::function<void()> done) override { layer_done = std::move(done); }
   Status fill(const std::vector<WeightTensor>&) override { return ok(); }
   Status randomize(uint64_t) override { return ok(); }
   Status fill_adapter(size_t, const std::vector<WeightTensor>&) override { return ok(); }
@@ -52,6 +53,7 @@ class FakeBackend final : public LearnerBackend {
   Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override {
     calls.push_back(fmt::format("pass of {} rows, {} parts", pass.rows.num_rows(), parts.size()));
     if (visitor_) visitor_("layers.0.broken", broken);
+    for (int layer = 0; layer < num_layers; ++layer) layer_done();
     return fault;
   }
   Status update(size_t slot, TrainReport& report) override {
@@ -82,6 +84,8 @@ class FakeBackend final : public LearnerBackend {
   std::string where;
   Status fault;
   int64_t num_updates = 0;
+  int num_layers = 0;  // of a pass
+  std::function<void()> layer_done;
   at::Tensor broken;
 
  private:
@@ -130,6 +134,19 @@ TEST_F(ALearnerCore, UpdatesNothingAfterAPassThatFails) {
   EXPECT_EQ(report.error().code(), Code::kDeviceLost);
   EXPECT_EQ(backend_->num_updates, 0);
   EXPECT_EQ(backend_->calls[1], "begin 0") << "whole weights are of any tenant";
+}
+
+TEST_F(ALearnerCore, GivesASignOfLifeAfterEachLayer) {
+  LearnerCore& core = make(0);
+  backend_->num_layers = 5;
+  int num_signs = 0;
+  // A stop that comes within a pass counts before the next one: here there is none.
+  const auto report =
+      core.step(testing::two_groups(TenantSlot(0)), [&] { return ++num_signs > 1; });
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  EXPECT_EQ(num_signs, 1 + 5);
+  backend_->layer_done();
+  EXPECT_EQ(num_signs, 1 + 5) << "the step is over";
 }
 
 TEST_F(ALearnerCore, AsksTheBackendForNothingIfNoTokenHasALoss) {

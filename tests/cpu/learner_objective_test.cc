@@ -295,6 +295,17 @@ TEST(LearnerObjectives, ReadStoredProximalLogProbabilities) {
   EXPECT_GT(learner->step(batch, testing::never)->masked_fraction, computed.masked_fraction);
 }
 
+/// A pass over many tokens takes minutes on a CPU, and must not be taken for a stall.
+TEST(LearnerObjectives, APassGivesSignsOfLife) {
+  const auto folder = make_folder({});
+  auto learner = make_torch_learner({}, folder).value();
+  int32_t num_signs = 0;
+  const auto report = learner->step(two_groups(kFirst), [&] { return ++num_signs < 0; });
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  const int32_t num_layers = read_model_config(folder).value().num_layers();
+  EXPECT_GE(num_signs, report->num_micro_batches * (1 + 2 * num_layers));
+}
+
 TEST(LearnerObjectives, AStepThatStopsWhileItMeasuresChangesNothing) {
   const auto folder = make_folder({});
   LearnerOptions small;

@@ -68,6 +68,7 @@ class CpuBackend final : public LearnerBackend {
     return std::min(options_.micro_batch_tokens, options_.adapter_batch_tokens);
   }
   void visit(ActivationVisitor visitor) override { pass_.visit(std::move(visitor)); }
+  void on_layer(std::function<void()> done) override { pass_.on_layer(std::move(done)); }
 
   Status fill(const std::vector<WeightTensor>& tensors) override {
     if (own_ != nullptr) return own_->load(tensors);

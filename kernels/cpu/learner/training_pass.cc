@@ -77,8 +77,10 @@ const float* TrainingPass::forward(const RowBatch& batch) {
   step_ = decoder_.begin(batch);
   decoder_.embed(batch, layers_.front().inputs.front().mutable_data_ptr<float>());
   if (visitor_) show("embedding.output", layers_.front().inputs.front());
-  for (size_t i = 0; i < layers_.size(); ++i)
+  for (size_t i = 0; i < layers_.size(); ++i) {
     run_layer(i, step_, i + 1 < layers_.size() ? layers_[i + 1].inputs.front() : last_);
+    if (layer_done_) layer_done_();
+  }
   float* normed = normed_.mutable_data_ptr<float>();
   decoder_.final_norm().forward(decoder_.tools(), batch.num_rows(), last_.const_data_ptr<float>(),
                                 normed, inverse_rms_.mutable_data_ptr<float>());
@@ -103,6 +105,7 @@ void TrainingPass::backward(const RowBatch& batch, const float* dnormed) {
     for (size_t s = rows.rows.size(); s-- > 0;)
       decoder_.layer(i)[s]->backward(step, rows.rows[s], gradient_rows_[i][s],
                                      rows.inputs[s].const_data_ptr<float>(), residual);
+    if (layer_done_) layer_done_();
   }
   decoder_.embed_backward(batch, residual);
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ class TrainingPass {
 
   /// Sets a function that every later forward() calls; null: no calls.
   void visit(ActivationVisitor visitor) { visitor_ = std::move(visitor); }
+  /// Sets a function that every later forward() and backward() calls after each layer.
+  void on_layer(std::function<void()> done) { layer_done_ = std::move(done); }
 
   /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
   const float* forward(const RowBatch& batch);
@@ -57,6 +60,7 @@ class TrainingPass {
   at::Tensor residual_;
   StepInput step_;
   ActivationVisitor visitor_;
+  std::function<void()> layer_done_;
 };
 
 }  // namespace primerl
