@@ -3,30 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
-
 #include "graph/base/random.h"
+#include "tests/base/fuzz_corpus.h"
 
 namespace primerl {
 namespace {
 
 constexpr int kMutationsOfEach = 400;
 
-std::map<std::string, std::string> corpus() {
-  std::map<std::string, std::string> all;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(PRIMERL_SOURCE_DIR "/fuzz/corpus/http")) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    all[entry.path().filename().string()] = {std::istreambuf_iterator<char>(file), {}};
-  }
-  return all;
-}
-
 TEST(HttpFuzz, SurvivesItsCorpusAndEveryTruncation) {
-  const auto inputs = corpus();
+  const auto inputs = fuzz_corpus("http");
   EXPECT_GE(inputs.size(), 8u);
   for (const auto& [name, input] : inputs) {
     SCOPED_TRACE(name);
@@ -41,7 +27,7 @@ TEST(HttpFuzz, SurvivesMutations) {
                                           "ffffffff", "Content-Length: 3",  "\xff", "\t", "chunked",
                                           "HTTP/1.1", "Host: localhost\r\n"};
   uint64_t seed = 0;
-  for (const auto& [name, input] : corpus()) {
+  for (const auto& [name, input] : fuzz_corpus("http")) {
     for (int i = 0; i < kMutationsOfEach; ++i) {
       RandomStream random(++seed);
       std::string bytes = input;

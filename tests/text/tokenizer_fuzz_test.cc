@@ -1,14 +1,12 @@
 /// Runs fuzz/tokenizer_fuzz.cc on its corpus and on seeded mutations of it: nothing may crash.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/random.h"
+#include "tests/base/fuzz_corpus.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -18,16 +16,8 @@ namespace {
 constexpr int kMutationsOfEach = 400;
 
 std::vector<std::string> corpus() {
-  std::vector<std::filesystem::path> paths;
-  const auto folder = std::filesystem::path(PRIMERL_SOURCE_DIR) / "fuzz/corpus/tokenizer";
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
   std::vector<std::string> inputs;
-  for (const auto& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
+  for (auto& [name, input] : fuzz_corpus("tokenizer")) inputs.push_back(std::move(input));
   return inputs;
 }
 

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "fuzz/frame_fuzz.h"
 #include "graph/base/random.h"
+#include "tests/base/fuzz_corpus.h"
 
 namespace primerl {
 namespace {
@@ -136,15 +135,9 @@ TEST(Frame, GivesEveryRefusalANameOfItsOwn) {
 }
 
 TEST(Frame, SurvivesItsCorpus) {
-  size_t num_files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(PRIMERL_SOURCE_DIR "/fuzz/corpus/frame")) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string content((std::istreambuf_iterator<char>(file)), {});
-    fuzz_frame(std::as_bytes(std::span(content)));
-    ++num_files;
-  }
-  EXPECT_GE(num_files, 8u);
+  const auto inputs = fuzz_corpus("frame");
+  EXPECT_GE(inputs.size(), 8u);
+  for (const auto& [name, input] : inputs) fuzz_frame(std::as_bytes(std::span(input)));
 }
 
 TEST(Frame, SurvivesSeededNoise) {

@@ -3,30 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
-
 #include "graph/base/random.h"
+#include "tests/base/fuzz_corpus.h"
 
 namespace primerl {
 namespace {
 
 constexpr int kServerMutationsOfEach = 150;
 
-std::map<std::string, std::string> server_corpus() {
-  std::map<std::string, std::string> all;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(PRIMERL_SOURCE_DIR "/fuzz/corpus/verifiers")) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    all[entry.path().filename().string()] = {std::istreambuf_iterator<char>(file), {}};
-  }
-  return all;
-}
-
 TEST(VerifiersFuzz, SurvivesItsCorpusAndTruncations) {
-  const auto inputs = server_corpus();
+  const auto inputs = fuzz_corpus("verifiers");
   EXPECT_GE(inputs.size(), 6U);
   for (const auto& [name, input] : inputs) {
     SCOPED_TRACE(name);
@@ -50,7 +36,7 @@ TEST(VerifiersFuzz, SurvivesMutations) {
                                           "\x81\xc0",
                                           "\xc1"};
   uint64_t seed = 0;
-  for (const auto& [name, input] : server_corpus()) {
+  for (const auto& [name, input] : fuzz_corpus("verifiers")) {
     for (int i = 0; i < kServerMutationsOfEach; ++i) {
       RandomStream random(++seed);
       std::string bytes = input;

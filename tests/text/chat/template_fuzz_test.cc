@@ -2,13 +2,12 @@
 /// nothing may crash.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/random.h"
+#include "tests/base/fuzz_corpus.h"
 #include "tests/text/chat/goldens.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -69,11 +68,7 @@ std::string mutated(std::string input, const std::string& other, RandomStream& r
 
 TEST(TemplateFuzz, SurvivesItsCorpusAndMutations) {
   std::vector<std::string> inputs;
-  const auto folder = std::filesystem::path(PRIMERL_SOURCE_DIR) / "fuzz/corpus/template";
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
+  for (auto& [name, input] : fuzz_corpus("template")) inputs.push_back(std::move(input));
   ASSERT_GE(inputs.size(), 3U);
   for (const auto& each : read_goldens().templates)
     if (each.source.size() < 5000) inputs.push_back(each.source);
