@@ -246,7 +246,7 @@ int RunStarts::run() {
       prepared.folder->keep();
     if (!is_again) {
       const int code = end(prepared, result, session.metrics());
-      if (why.empty() && !session.has_begun() && !session.was_killed())
+      if (has_failed && why.empty() && !session.has_begun() && !session.was_killed())
         undo_if_refused(*prepared.folder, result);
       return code;
     }

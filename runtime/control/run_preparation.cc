@@ -353,7 +353,7 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
 }
 
 bool was_refused(const RunFolder& folder, const RunEnding& ending) {
-  if (ending.how != RunEnding::How::kFailed || ending.has_lost_worker) return false;
+  if (ending.has_lost_worker) return false;
   return ending.was_following || !is_there(folder.trace_folder()) ||
          died_before_first_step(folder.trace_folder());
 }

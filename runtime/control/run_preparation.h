@@ -77,8 +77,8 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan);
 
-/// Whether a start failed before it had done anything of its own, for example because the learner
-/// does not accept the checkpoint. It may have repeated steps of a record.
+/// Whether a start that failed had done nothing of its own, for example because the learner does
+/// not accept the checkpoint. It may have repeated steps of a record.
 bool was_refused(const RunFolder& folder, const RunEnding& ending);
 
 }  // namespace primerl

@@ -35,7 +35,7 @@ std::string_view to_string(AlarmKind kind);
 inline constexpr double kMismatchTimes = 5;
 /// all_filtered ends at a step before which less than this part of the bound was filtered.
 inline constexpr double kFilteredPartEnded = 0.4;
-/// Where an alarm ends that is raised below `bound`, a part of 1: above so many times the bound, or
+/// The end of an alarm that is raised below `bound`, a part of 1: above so many times the bound, or
 /// halfway to 1 if that is nearer.
 double end_above(double bound, double times);
 inline constexpr double kEntropyTimesEnded = 2, kEffectiveSizeTimesEnded = 1.2;
