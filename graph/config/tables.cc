@@ -304,7 +304,8 @@ const OptionSet& graph_options() {
           .field("drain_max", &G::drain_max, above(0),
                  "longest drain at the end of a run; more than the longest environment_timeout")
           .field("dead_after", &G::dead_after, at_least(1),
-                 "a process without progress for this long is killed")
+                 "a process that sends no heartbeat for this long is killed; a long step of its "
+                 "engine or learner delays no heartbeat")
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
                  "stuck environment threads that are replaced")
           .field("memory_max", &G::memory_max, at_least(0) | unit("bytes"),

@@ -113,6 +113,21 @@ TEST(LoadGraph, RecordsByDefault) {
   EXPECT_FALSE(silent.plan->trace.pack);
 }
 
+TEST(LoadGraph, HasBoundsOfAlarms) {
+  Overrides overrides;
+  overrides.sets = {"graph.alarms.effective_size=0.3", "graph.alarms.all_filtered=0"};
+  const auto graph = load_text(demo_text() + "[graph.alarms]\nwindow = 20\n", overrides);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const AlarmSettings& alarms = graph.plan->settings.alarms;
+  EXPECT_EQ(alarms.window, 20);
+  EXPECT_EQ(alarms.effective_size, 0.3);
+  EXPECT_EQ(alarms.all_filtered, 0);
+  EXPECT_EQ(alarms.mismatch_kl, 0.1) << "the default";
+  for (const char* wrong : {"window = 0", "window = 1001", "entropy_collapse = 1.0",
+                            "effective_size = 1.0", "mismatch_kl = -0.1", "windows = 3"})
+    EXPECT_EQ(load_text(demo_text() + "[graph.alarms]\n" + wrong + "\n").plan, nullptr) << wrong;
+}
+
 TEST(LoadGraph, ReadsItsOwnResolvedTextBackToTheSamePlan) {
   const Folder folder;
   Overrides overrides;
