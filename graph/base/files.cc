@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace primerl {
 namespace {
@@ -27,15 +29,65 @@ Error not_regular(const std::filesystem::path& file, mode_t mode) {
   return error(Code::kInvalid, "'{}' is {}, not a regular file", file.string(), what);
 }
 
+constexpr size_t kPieceBytes = size_t{1} << 20;  // read or written at a time
+constexpr size_t kBlockBytes = 4096;  // offsets, sizes and addresses beside the page cache are
+                                      // multiples of it
+
+/// False: nothing changed, because the file system cannot, or because it was so before.
+bool set_bypass(const Descriptor& opened, bool bypasses) {
+  const int flags = ::fcntl(opened.get(), F_GETFL);
+  const int wanted = bypasses ? flags | O_DIRECT : flags & ~O_DIRECT;
+  return flags >= 0 && wanted != flags && ::fcntl(opened.get(), F_SETFL, wanted) == 0;
+}
+
+/// Memory for one piece, at an address that is valid beside the page cache.
+class PieceBuffer {
+ public:
+  std::byte* data() {
+    void* begin = bytes_.data();
+    size_t size = bytes_.size();
+    return static_cast<std::byte*>(std::align(kBlockBytes, kPieceBytes, begin, size));
+  }
+
+ private:
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(kPieceBytes + kBlockBytes);
+};
+
 Status write_all(const Descriptor& opened, std::span<const std::byte> bytes,
                  const std::filesystem::path& file) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(opened.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    // The device has larger blocks, or an earlier write ended inside of one.
+    if (written < 0 && errno == EINVAL && set_bypass(opened, false)) continue;
     if (written < 0) return failed("writing", file);
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return ok();
+}
+
+/// Copies the parts to pieces of whole blocks. The rest of the last block is written through the
+/// cache.
+Status write_pieces(const Descriptor& out, std::span<const std::span<const std::byte>> parts,
+                    const std::filesystem::path& file) {
+  PieceBuffer buffer;
+  std::byte* const piece = buffer.data();
+  size_t filled = 0;
+  for (auto part : parts) {
+    while (!part.empty()) {
+      const size_t count = std::min(part.size(), kPieceBytes - filled);
+      std::copy_n(part.begin(), count, piece + filled);
+      part = part.subspan(count);
+      filled += count;
+      if (filled < kPieceBytes) continue;
+      RETURN_IF_ERROR(write_all(out, {piece, filled}, file));
+      filled = 0;
+    }
+  }
+  const size_t blocks = filled / kBlockBytes * kBlockBytes;
+  RETURN_IF_ERROR(write_all(out, {piece, blocks}, file));
+  set_bypass(out, false);
+  return write_all(out, {piece + blocks, filled - blocks}, file);
 }
 
 class SystemFiles final : public FileOps {
@@ -105,13 +157,39 @@ Status replace_file(FileOps& files, const std::filesystem::path& file, std::stri
 }
 
 Status write_file_synced(const std::filesystem::path& file,
-                         std::span<const std::span<const std::byte>> parts) {
+                         std::span<const std::span<const std::byte>> parts, PageCache cache) {
   Descriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (out.get() < 0) return failed("writing", file);
-  for (const auto part : parts) RETURN_IF_ERROR(write_all(out, part, file));
+  size_t num_bytes = 0;
+  for (const auto part : parts) num_bytes += part.size();
+  if (cache == PageCache::kBypass && num_bytes >= kBypassBytesMin && set_bypass(out, true)) {
+    RETURN_IF_ERROR(write_pieces(out, parts, file));
+  } else {
+    for (const auto part : parts) RETURN_IF_ERROR(write_all(out, part, file));
+  }
   if (::fsync(out.get()) != 0) return failed("syncing", file);
   if (!out.close()) return failed("closing", file);
   return ok();
+}
+
+Status read_in_pieces(const std::filesystem::path& file, PageCache cache,
+                      const std::function<void(std::span<const std::byte> piece)>& each) {
+  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
+  struct stat facts {};
+  if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
+  if (cache == PageCache::kBypass && static_cast<size_t>(facts.st_size) >= kBypassBytesMin)
+    set_bypass(opened, true);
+  PieceBuffer buffer;
+  std::byte* const piece = buffer.data();
+  while (true) {
+    const ssize_t count = ::read(opened.get(), piece, kPieceBytes);
+    if (count < 0 && errno == EINTR) continue;
+    // The device has larger blocks, or the last read ended inside of one, at the end of the file.
+    if (count < 0 && errno == EINVAL && set_bypass(opened, false)) continue;
+    if (count < 0) return failed("reading", file);
+    if (count == 0) return ok();
+    each({piece, static_cast<size_t>(count)});
+  }
 }
 
 Result<Descriptor> open_regular_file(const std::filesystem::path& file, int more_flags) {

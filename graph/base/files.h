@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,9 +41,22 @@ FileOps& system_files();
 /// the new one, never a part.
 Status replace_file(FileOps& files, const std::filesystem::path& file, std::string_view bytes);
 
+/// Whether the content of a file goes through the page cache of the system. kBypass needs a quarter
+/// of the CPU time to write a file, and leaves the pages of other files in the cache. It is for
+/// files that are not read soon, such as checkpoints. Files of fewer than kBypassBytesMin bytes,
+/// and file systems that cannot bypass it, use the cache.
+enum class PageCache : uint8_t { kUse, kBypass };
+inline constexpr size_t kBypassBytesMin = size_t{4} << 20;
+
 /// Creates (readable for all) or replaces `file` with the parts, one after the other, and syncs it.
 Status write_file_synced(const std::filesystem::path& file,
-                         std::span<const std::span<const std::byte>> parts);
+                         std::span<const std::span<const std::byte>> parts,
+                         PageCache cache = PageCache::kUse);
+
+/// Calls `each` with the content of `file`, one piece of at most 1 MiB after the other. The file is
+/// not mapped, because a mapped file would count as memory of the process.
+Status read_in_pieces(const std::filesystem::path& file, PageCache cache,
+                      const std::function<void(std::span<const std::byte> piece)>& each);
 
 /// Opens a file for reading; `more_flags` as in open(2). A folder, pipe, device or socket is
 /// refused at once: its writer may never come. Every file that a person names is opened here,

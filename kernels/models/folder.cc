@@ -51,7 +51,7 @@ Status write_model_folder(const std::filesystem::path& folder, const ModelFolder
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
   RETURN_IF_ERROR(write_text(folder / "config.json", config_text(model.config)));
   for (const auto& [name, text] : model.files) RETURN_IF_ERROR(write_text(folder / name, text));
-  RETURN_IF_ERROR(write_safetensors(folder / "model.safetensors", tensors));
+  RETURN_IF_ERROR(write_safetensors(folder / "model.safetensors", tensors, PageCache::kBypass));
   return system_files().sync(folder);
 }
 

@@ -69,7 +69,7 @@ Status write_optimizer_files(const std::filesystem::path& folder,
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
-  RETURN_IF_ERROR(write_safetensors(folder / "optimizer.safetensors", tensors));
+  RETURN_IF_ERROR(write_safetensors(folder / "optimizer.safetensors", tensors, PageCache::kBypass));
   const std::string text = state.dump(2) + "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
   RETURN_IF_ERROR(write_file_synced(folder / "state.json", parts));

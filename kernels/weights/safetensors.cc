@@ -8,7 +8,6 @@
 #include <string>
 #include <tuple>
 
-#include "graph/base/files.h"
 #include "graph/base/json.h"
 
 namespace primerl {
@@ -279,7 +278,7 @@ Result<std::vector<WeightTensor>> read_model_tensors(const std::filesystem::path
 }
 
 Status write_safetensors(const std::filesystem::path& file,
-                         const std::vector<WeightTensor>& tensors) {
+                         const std::vector<WeightTensor>& tensors, PageCache cache) {
   ASSIGN_OR_RETURN(const auto order, file_order(file, tensors));
   const std::string header = make_header(order);
   std::array<std::byte, kLengthBytes> length;
@@ -289,7 +288,7 @@ Status write_safetensors(const std::filesystem::path& file,
   for (const auto* tensor : order) parts.push_back(tensor->bytes.bytes());
   // The file appears under its name only when complete; the old file stays until then.
   const std::filesystem::path beside = file.string() + ".tmp";
-  Status written = write_file_synced(beside, parts);
+  Status written = write_file_synced(beside, parts, cache);
   if (written.ok()) written = system_files().rename(beside, file);
   if (!written.ok()) system_files().remove_all(beside).ok();
   return written;

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/files.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
@@ -39,6 +40,7 @@ Result<std::vector<WeightTensor>> read_model_tensors(const std::filesystem::path
 /// Writes `tensors` (unique names, sizes that match the shapes) and syncs the file. An existing
 /// file of that name is replaced when all is written; until then `file`.tmp exists beside it.
 Status write_safetensors(const std::filesystem::path& file,
-                         const std::vector<WeightTensor>& tensors);
+                         const std::vector<WeightTensor>& tensors,
+                         PageCache cache = PageCache::kUse);
 
 }  // namespace primerl

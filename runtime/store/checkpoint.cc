@@ -1,9 +1,6 @@
 #include "runtime/store/checkpoint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <span>
 #include <system_error>
@@ -11,7 +8,6 @@
 #include <vector>
 
 #include "graph/base/crc32c.h"
-#include "graph/base/descriptor.h"
 #include "graph/base/files.h"
 
 namespace primerl {
@@ -20,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSchema = "primerl.checkpoint/2";
-constexpr size_t kPieceBytes = size_t{1} << 20;  // read at a time when a file is checked
 
 /// N of "step_N", or nothing.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -66,18 +61,12 @@ std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
 
 std::string checksum_text(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 
-/// Reads in pieces, because a mapped file would count as memory of the process.
-Result<std::string> checksum_of(const fs::path& file) {
-  ASSIGN_OR_RETURN(const Descriptor opened, open_regular_file(file));
-  std::vector<std::byte> piece(kPieceBytes);
+Result<std::string> checksum_of(const fs::path& file, PageCache cache) {
   uint32_t checksum = 0;
-  while (true) {
-    const ssize_t count = ::read(opened.get(), piece.data(), piece.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return io_error("reading", file, errno);
-    if (count == 0) return checksum_text(checksum);
-    checksum = crc32c(std::span(piece.data(), static_cast<size_t>(count)), checksum);
-  }
+  RETURN_IF_ERROR(read_in_pieces(file, cache, [&checksum](std::span<const std::byte> piece) {
+    checksum = crc32c(piece, checksum);
+  }));
+  return checksum_text(checksum);
 }
 
 /// Checksum of all members except the checksum itself.
@@ -102,7 +91,7 @@ Status check_files(const fs::path& folder, const Json& manifest, CheckpointDepth
       return error(Code::kCorrupt, "'{}' has {} bytes, {} were written", path, there, bytes);
     ASSIGN_OR_RETURN(const std::string written, entry.get_string(kChecksum));
     if (depth == CheckpointDepth::kSizes) continue;
-    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(folder / path));
+    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(folder / path, PageCache::kUse));
     if (checksum != written)
       return error(Code::kCorrupt, "'{}' differs from what was written (CRC-32C {}, written {})",
                    path, checksum, written);
@@ -152,7 +141,7 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
     std::error_code fault;
     const auto bytes = fs::file_size(from / file, fault);
     if (fault) return io_error("reading", from / file, fault.value());
-    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(from / file));
+    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(from / file, PageCache::kBypass));
     listed.push_back(Json::object()
                          .set("path", file.generic_string())
                          .set("bytes", bytes)

@@ -1,9 +1,15 @@
 #include "graph/base/files.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "graph/base/descriptor.h"
 #include "tests/store/scratch_folder.h"
@@ -67,6 +73,71 @@ TEST(ReadingAFile, TakesItsLimitAndNotOneByteMore) {
 /// Files of /proc report size 0.
 TEST(ReadingAFile, ReadsAFileOfProc) {
   EXPECT_THAT(*read_text_file("/proc/self/stat"), HasSubstr("base_test"));
+}
+
+std::string some_bytes(size_t count) {
+  std::string bytes(count, 0);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(i * 31 + (i >> 12) * 7);
+  return bytes;
+}
+
+/// Written as two parts whose border is inside of a block.
+Status write_in_two(const fs::path& file, const std::string& bytes, PageCache cache) {
+  const auto all = std::as_bytes(std::span(bytes));
+  const size_t border = bytes.size() / 3;
+  const std::vector<std::span<const std::byte>> parts = {all.first(border), all.subspan(border)};
+  return write_file_synced(file, parts, cache);
+}
+
+TEST(ALargeFile, IsTheSameWithAndWithoutThePageCache) {
+  const ScratchFolder folder;
+  const fs::path file = folder.path() / "file";
+  for (const size_t size :
+       {size_t{0}, kBypassBytesMin - 1, kBypassBytesMin, kBypassBytesMin + 1,
+        kBypassBytesMin + 4096, kBypassBytesMin + (1 << 20), 2 * kBypassBytesMin - 4097}) {
+    const std::string bytes = some_bytes(size);
+    for (const PageCache cache : {PageCache::kUse, PageCache::kBypass}) {
+      ASSERT_TRUE(write_in_two(file, bytes, cache).ok());
+      EXPECT_TRUE(*read_text_file(file) == bytes) << size;
+      std::string read;
+      const auto add = [&read](std::span<const std::byte> piece) {
+        EXPECT_LE(piece.size(), size_t{1} << 20);
+        read.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      };
+      ASSERT_TRUE(read_in_pieces(file, cache, add).ok());
+      EXPECT_TRUE(read == bytes) << size;
+    }
+  }
+  const Status missing = read_in_pieces(folder.path() / "none", PageCache::kBypass, nullptr);
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+}
+
+/// The fraction of a file's pages in the page cache.
+double cached_part(const fs::path& file) {
+  const MappedFile mapped = map_file(file).value();
+  std::vector<unsigned char> pages((mapped.bytes.size() + 4095) / 4096);
+  void* const begin = const_cast<std::byte*>(mapped.bytes.data());
+  EXPECT_EQ(::mincore(begin, mapped.bytes.size(), pages.data()), 0);
+  const auto num_cached = std::ranges::count_if(pages, [](unsigned char page) { return page & 1; });
+  return static_cast<double>(num_cached) / static_cast<double>(pages.size());
+}
+
+TEST(ALargeFile, LeavesNoPagesInTheCacheIfItBypassesIt) {
+  const ScratchFolder folder;
+  struct statfs about {};
+  ASSERT_EQ(::statfs(folder.path().c_str(), &about), 0);
+  constexpr auto kTmpfs = 0x01021994;
+  if (about.f_type == kTmpfs) GTEST_SKIP() << "files of a tmpfs are in the page cache alone";
+  const fs::path file = folder.path() / "file";
+  const std::string bytes = some_bytes(2 * kBypassBytesMin);
+  ASSERT_TRUE(write_in_two(file, bytes, PageCache::kUse).ok());
+  EXPECT_GT(cached_part(file), 0.9);
+  ASSERT_TRUE(write_in_two(file, bytes, PageCache::kBypass).ok());
+  EXPECT_LT(cached_part(file), 0.1);
+  ASSERT_TRUE(read_in_pieces(file, PageCache::kBypass, [](std::span<const std::byte>) {}).ok());
+  EXPECT_LT(cached_part(file), 0.1);
+  ASSERT_TRUE(write_in_two(file, bytes.substr(0, kBypassBytesMin - 1), PageCache::kBypass).ok());
+  EXPECT_GT(cached_part(file), 0.9) << "a file that is too small to bypass it";
 }
 
 }  // namespace

@@ -105,6 +105,22 @@ TEST(Checkpoint, ACommittedStepIsFoundWithItsState) {
   EXPECT_THAT(found.ignored, IsEmpty());
 }
 
+/// Files of this size are read past the page cache for the manifest, and through it later.
+TEST(Checkpoint, ALargeFileIsFoundAndItsDamageIsSeen) {
+  ScratchFolder scratch;
+  CheckpointStore store(system_files(), scratch.path(), "main", {});
+  const fs::path filling = store.begin(10).value();
+  fill(filling, 10);
+  std::string weights(kBypassBytesMin + 5, 'w');
+  write_text(filling / "weights" / "model.safetensors", weights);
+  ASSERT_TRUE(store.commit(10, state_of(10)).ok());
+  const auto find = [&] { return find_checkpoints(scratch.path(), CheckpointDepth::kContents); };
+  EXPECT_TRUE(find().newest.has_value());
+  weights.back() = 'v';
+  write_text(scratch.path() / "step_10" / "weights" / "model.safetensors", weights);
+  EXPECT_THAT(find().ignored, ElementsAre(HasSubstr("differs from what was written")));
+}
+
 TEST(Checkpoint, AFolderBeingFilledIsNoCheckpoint) {
   ScratchFolder scratch;
   CheckpointStore store(system_files(), scratch.path(), "main", {});

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -17,6 +20,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr TenantSlot kOne(0), kTwo(1);
+
+int priority_of_this_thread() { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); }
 
 /// What happened, in order; threads wait for each other by it.
 class Story {
@@ -36,6 +41,8 @@ class Story {
     const std::lock_guard lock(mutex_);
     return lines_;
   }
+
+  std::atomic<int> writing_priority = 0;  // of the thread that writes
 
  private:
   std::mutex mutex_;
@@ -74,6 +81,7 @@ class CopyingLearner final : public Learner {
    public:
     Image(Story& story, std::string what) : story_(story), what_(std::move(what)) {}
     Status write(const std::filesystem::path& folder) const override {
+      story_.writing_priority = priority_of_this_thread();
       story_.note("begins " + folder.string());
       story_.wait_for("may write " + folder.string());
       if (folder == "/nowhere/full") return error(Code::kIo, "no space left");
@@ -127,6 +135,15 @@ TEST_F(AWritingLearner, WritesTheCopyWhileItMakesSteps) {
   EXPECT_THAT(story.lines(), ElementsAre("copied 0", "begins a", "may write a",
                                          "wrote tenant 0 after 0 steps", "committed a", "woken"));
   EXPECT_THAT(learner->end_of_save(kOne, Time())->error().text(), HasSubstr("not asked to save"));
+}
+
+TEST_F(AWritingLearner, WritesWithTheLowestPriorityWhichTheStepDoesNotGet) {
+  const int before = priority_of_this_thread();
+  let("a");
+  ASSERT_TRUE(learner->begin_save(to("a")).ok());
+  EXPECT_TRUE(end_of(kOne).ok());
+  EXPECT_EQ(story.writing_priority, 19);
+  EXPECT_EQ(priority_of_this_thread(), before);
 }
 
 TEST_F(AWritingLearner, MakesNoSecondCopyOfATenantWhileOneIsWritten) {
