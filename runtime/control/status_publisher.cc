@@ -32,7 +32,11 @@ Status StatusPublisher::open(const RunStart& start) {
                        is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
   for (const PlanProcess& process : plan_.processes)
     steps_.emplace_back(step_lines_file(folder_.logs_folder(), process.name));
-  return resume_.follow.record.empty() ? ok() : metrics_->skip_written(resume_.last_steps);
+  if (!resume_.follow.record.empty()) return metrics_->skip_written(resume_.last_steps);
+  std::map<std::string, int64_t> checkpoints;  // a tenant without one begins after step 0
+  for (size_t slot = 0; slot < resume_.points.size(); ++slot)
+    checkpoints[plan_.tenants[slot].name] = resume_.points[slot].step;
+  return metrics_->replace_later(checkpoints);
 }
 
 void StatusPublisher::say(const std::string& line) {

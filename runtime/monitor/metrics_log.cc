@@ -99,6 +99,17 @@ Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps
   return ok();
 }
 
+Status MetricsLog::replace_later(const std::map<std::string, int64_t>& checkpoints) {
+  ASSIGN_OR_RETURN(const auto newest, newest_steps(file_));
+  for (const auto& [tenant, step] : checkpoints) {
+    const auto last = newest.find(tenant);
+    if (last == newest.end() || last->second <= step) continue;
+    written_[tenant] = step;
+    has_later_.insert(tenant);
+  }
+  return ok();
+}
+
 /// Removes the tenant's lines of later steps, because those steps are made again.
 Status MetricsLog::remove_later(const std::string& tenant, int64_t step) {
   std::string kept;

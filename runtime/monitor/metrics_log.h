@@ -3,8 +3,8 @@
 ///
 /// Lives in the control plane, on one thread. One flat JSON object per line:
 ///   {"step": 12, "time": 3.214, "tenant": "main", "reward/all/mean": 0.61, ...}
-/// `time` is seconds since the start of the run (since its first start, if it was resumed). After a
-/// resume the steps since the checkpoint are written again: the last line of a step counts.
+/// `time` is seconds since the start of the run (since its first start, if it was resumed). A step
+/// that a resumed run makes again replaces its line.
 ///
 /// Evaluations have lines of their own, with names that begin with "eval/"; `step` is the version
 /// that was measured. So have the numbers of environments that drive rollouts ("env/"); `step` is
@@ -46,8 +46,7 @@ inline constexpr std::string_view kWaitingPrefix = "waiting/";
 /// What these are the numbers of, by the name of the first.
 MetricsKind kind_of(const MetricValues& values);
 
-/// The step of each tenant's last line of a step: the position of the newest start. (An earlier
-/// start may have had more steps, if the newest one resumed from a checkpoint.)
+/// The step of each tenant's last line of a step: the position of the newest start.
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file);
 
 class MetricsLog {
@@ -62,6 +61,10 @@ class MetricsLog {
   /// each tenant. Lines of later steps are removed when the first later step is written. Call it
   /// before the first write().
   Status skip_written(const std::map<std::string, int64_t>& last_steps);
+  /// For a run that is resumed from checkpoints: the step of each tenant's checkpoint. Lines of
+  /// later steps are removed when the first later step is written. Call it before the first
+  /// write().
+  Status replace_later(const std::map<std::string, int64_t>& checkpoints);
   /// `time`: seconds since time 0. The first error is permanent.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 

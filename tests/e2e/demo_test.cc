@@ -27,6 +27,17 @@ class Demo : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run_graph_program(words);
   }
+  /// Resumes the run until it has `num_steps` steps.
+  void expect_continues(int64_t num_steps) const {
+    const auto end = run_graph_program(
+        {"run", "--resume", folder().string(), "--max-steps", std::to_string(num_steps)});
+    ASSERT_EQ(end.code, 0) << end.err;
+    ASSERT_EQ(expect_steps_once(folder()), num_steps);
+  }
+  void expect_replays_and_continues(int64_t num_steps) const {
+    expect_replays_at(folder(), {"full"});
+    expect_continues(num_steps);
+  }
   fs::path folder() const { return scratch_.path() / "run"; }
   double reward(size_t begin, size_t end) const {
     const auto steps = lines_of(folder() / "metrics.jsonl");
@@ -144,13 +155,8 @@ TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
   ASSERT_EQ(end.code, 0) << end.err;
   for (const auto& step : lines_of(folder() / "metrics.jsonl"))
     EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
-  const auto replayed = run_graph_program({"replay", folder().string()});
-  EXPECT_EQ(replayed.code, 0) << replayed.err;
-  EXPECT_THAT(replayed.out, HasSubstr("identical"));
   // From the checkpoint the adapter continues, with its optimizer state.
-  const auto more = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
-  EXPECT_EQ(more.code, 0) << more.err;
-  EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);
+  expect_replays_and_continues(6);
 }
 
 TEST_F(Demo, Fp8NumbersAreTheSameToEngineAndLearnerAndToAReplay) {
@@ -162,12 +168,8 @@ TEST_F(Demo, Fp8NumbersAreTheSameToEngineAndLearnerAndToAReplay) {
   ASSERT_EQ(end.code, 0) << end.err;
   for (const auto& step : lines_of(folder() / "metrics.jsonl"))
     EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
-  const auto replayed = run_graph_program({"replay", folder().string()});
-  EXPECT_EQ(replayed.code, 0) << replayed.err;
-  EXPECT_THAT(replayed.out, HasSubstr("identical"));
   // The checkpoint has the masters, which are rounded again.
-  const auto more = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "4"});
-  ASSERT_EQ(more.code, 0) << more.err;
+  expect_replays_and_continues(4);
   EXPECT_EQ(*lines_of(folder() / "metrics.jsonl").at(3).get_double("mismatch_kl/all/max"), 0);
 }
 
@@ -213,9 +215,7 @@ TEST_F(Demo, AnAdapterMayStartFromAFolder) {
 
 TEST_F(Demo, AResumedRunContinuesFromTheSameWeights) {
   ASSERT_EQ(run({"--max-steps", "4"}).code, 0);
-  const auto end = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
-  ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);
+  expect_continues(6);
   EXPECT_EQ(*json_file(folder() / "checkpoints/step_6/manifest.json").get_int("version"), 6);
 }
 

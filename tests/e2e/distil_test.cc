@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <csignal>
 
 #include "tests/e2e/run_files.h"
-#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
@@ -23,13 +21,7 @@ struct DistilledRun : ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  void expect_replays() const {
-    for (const std::string depth : {"control", "full"}) {
-      const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
-      EXPECT_EQ(replay.code, 0) << depth << replay.out << replay.err;
-      EXPECT_THAT(replay.out, HasSubstr("identical")) << depth;
-    }
-  }
+  void expect_replays() const { expect_replays_at(folder, {"control", "full"}); }
   /// The numbers of this name, in the order of the lines that have it.
   std::vector<double> curve(const std::string& name) const {
     std::vector<double> values;
@@ -85,19 +77,7 @@ TEST_F(DistilledRun, ThePlanHasTheTeachersWeightsOnceAndNoSecondSet) {
 }
 
 TEST_F(DistilledRun, AKilledRunContinuesFromItsRecord) {
-  auto first = words({"--max-steps", "1000", "--set", "graph.restarts_max=0", "--set",
-                      "tenant.main.checkpoint_every=2"});
-  first.insert(first.begin(), "primerl-graph");
-  Program run(first);
-  ASSERT_TRUE(wait_until([&] { return num_lines(folder / "metrics.jsonl") >= 3; }));
-  const pid_t worker = worker_of(run);
-  ASSERT_GT(worker, 0);
-  ::kill(worker, SIGKILL);
-  EXPECT_EQ(run.wait().code, 1);
-  const auto last = std::to_string(num_lines(folder / "metrics.jsonl") + 2);
-  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
-  ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
+  expect_continues_after_a_kill(folder, words({"--set", "tenant.main.checkpoint_every=2"}));
   expect_replays();
 }
 

@@ -2,10 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 #include "tests/e2e/run_files.h"
-#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
@@ -34,13 +31,6 @@ struct JudgedRun : ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  void expect_replays(const std::vector<std::string>& depths) const {
-    for (const std::string& depth : depths) {
-      const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
-      EXPECT_EQ(replay.code, 0) << depth << replay.out << replay.err;
-      EXPECT_THAT(replay.out, HasSubstr("identical")) << depth;
-    }
-  }
 
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -50,8 +40,7 @@ const std::string kYesNo = "score = \"yes_no\", yes = \"y\", no = \"n\"";
 
 TEST_F(JudgedRun, ThePlanHasNoSecondSetOfWeightsForTheFrozenJudge) {
   words(kYesNo);
-  const auto plan =
-      run_graph_program({"show", (scratch.path() / "graph.toml").string(), "--plan"});
+  const auto plan = run_graph_program({"show", (scratch.path() / "graph.toml").string(), "--plan"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   const std::string second = "a second set of weights, for the next version";
   const size_t found = plan.out.find(second);
@@ -89,24 +78,12 @@ TEST_F(JudgedRun, ScoresAreProbabilitiesAndItsTokensDoNotTrain) {
   }
   EXPECT_GT(rewards.size(), 20U);
   EXPECT_TRUE(steps.back().get_double("reward/judge/mean").ok());
-  expect_replays({"control", "full"});
+  expect_replays_at(folder, {"control", "full"});
 }
 
 TEST_F(JudgedRun, AKilledRunContinuesFromItsRecord) {
-  auto first = words(kYesNo, {"--max-steps", "1000", "--set", "graph.restarts_max=0"});
-  first.insert(first.begin(), "primerl-graph");
-  Program run(first);
-  ASSERT_TRUE(wait_until([&] { return num_lines(folder / "metrics.jsonl") >= 3; }));
-  const pid_t worker = worker_of(run);
-  ASSERT_GT(worker, 0);
-  ::kill(worker, SIGKILL);
-  EXPECT_EQ(run.wait().code, 1);
-  const auto last = std::to_string(num_lines(folder / "metrics.jsonl") + 2);
-  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
-  ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("messages as recorded; the run is live"));
-  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
-  expect_replays({"control", "full"});
+  expect_continues_after_a_kill(folder, words(kYesNo));
+  expect_replays_at(folder, {"control", "full"});
 }
 
 }  // namespace

@@ -434,6 +434,7 @@ TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("resuming after step"));
   EXPECT_THAT(end.err, Not(HasSubstr("the run is live")));
+  expect_steps_once(folder);  // those after the checkpoint are made a second time
   expect_replays(folder);
 }
 

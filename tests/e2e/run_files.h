@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,6 +14,7 @@
 #include "graph/base/real_clock.h"
 #include "tests/base/patience.h"
 #include "tests/cli/program.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 
@@ -96,14 +98,20 @@ inline std::vector<Json> steps_of(const std::filesystem::path& folder) {
   return steps;
 }
 
-/// Checks that every step exists once and in order, and every rollout once: nothing was lost or
-/// repeated. Returns the last step.
-inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {
+/// Checks that every step exists once and in order. Returns the last step.
+inline int64_t expect_steps_once(const std::filesystem::path& folder) {
   int64_t last = 0;
   for (const Json& line : steps_of(folder)) {
     EXPECT_EQ(*line.get_int("step"), last + 1);
     last = *line.get_int("step");
   }
+  return last;
+}
+
+/// Checks that every step exists once and in order, and every rollout once: nothing was lost or
+/// repeated. Returns the last step.
+inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {
+  const int64_t last = expect_steps_once(folder);
   std::set<std::string> seen;
   for (const Json& line : lines_of(folder / "rollouts.jsonl"))
     EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
@@ -121,11 +129,38 @@ inline void expect_rollouts_of_every_step(const std::filesystem::path& folder) {
   }
 }
 
+/// Starts the run of `words` into `folder`, kills its worker after three steps, and resumes it from
+/// its record to two steps more.
+inline void expect_continues_after_a_kill(const std::filesystem::path& folder,
+                                          std::vector<std::string> words) {
+  words.insert(words.begin(), "primerl-graph");
+  words.insert(words.end(), {"--max-steps", "1000", "--set", "graph.restarts_max=0"});
+  Program run(words);
+  ASSERT_TRUE(wait_until([&] { return num_lines(folder / "metrics.jsonl") >= 3; }));
+  const pid_t worker = worker_of(run);
+  ASSERT_GT(worker, 0);
+  ::kill(worker, SIGKILL);
+  EXPECT_EQ(run.wait().code, 1);
+  const auto last = std::to_string(num_lines(folder / "metrics.jsonl") + 2);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", last});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.err.find("messages as recorded; the run is live"), std::string::npos) << end.err;
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last);
+}
+
+/// Checks that each of these replays of the newest record repeats it to the end.
+inline void expect_replays_at(const std::filesystem::path& folder,
+                              const std::vector<std::string>& depths) {
+  for (const std::string& depth : depths) {
+    const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
+    EXPECT_EQ(replay.code, 0) << depth << replay.out << replay.err;
+    EXPECT_NE(replay.out.find("identical"), std::string::npos) << depth << replay.out;
+  }
+}
+
 /// Checks that the newest record is complete, whichever start made it.
 inline void expect_replays(const std::filesystem::path& folder) {
-  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
-  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
-  EXPECT_NE(replay.out.find("identical"), std::string::npos) << replay.out;
+  expect_replays_at(folder, {"control"});
 }
 
 }  // namespace primerl

@@ -117,11 +117,19 @@ TEST_F(TwoTenants, ATenantWithoutACheckpointStartsFromItsFirstStep) {
   const auto first =
       run_graph_program(words(source_path(kExample), run, reverse_fails({"--max-steps", "4"})));
   ASSERT_EQ(first.code, 1) << first.err;
+  ASSERT_TRUE(steps(run, "reverse").empty());
   ASSERT_FALSE(fs::exists(run / "checkpoints/reverse/step_4"));
-  const auto end =
-      run_graph_program({"run", "--resume", run.string(), "--from-checkpoint", "--no-rehearsal",
-                         "--max-steps", "6", "--set", "tenant.reverse.rollout_timeout=\"60s\"",
-                         "--set", "node.trainer.lost_batches_max=100"});
+  // Lines of steps that no checkpoint has, as if the tenant had been set aside after them.
+  std::ofstream(run / "metrics.jsonl", std::ios::app)
+      << R"({"step":1,"time":1.0,"tenant":"reverse","progress/samples":64})"
+      << "\n"
+      << R"({"step":2,"time":2.0,"tenant":"reverse","progress/samples":64})"
+      << "\n";
+  const auto end = run_graph_program(
+      {"run", "--resume", run.string(), "--from-checkpoint", "--no-rehearsal", "--max-steps", "6",
+       "--set", "tenant.reverse.sampling.max_tokens=16", "--set",
+       "tenant.reverse.sampling.ignore_eos=false", "--set",
+       "tenant.reverse.filters.truncated=false", "--set", "node.trainer.lost_batches_max=100"});
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' has no complete checkpoint: it starts from step "
                                  "1 with a fresh adapter"));

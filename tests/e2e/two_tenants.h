@@ -89,10 +89,13 @@ class TwoTenants : public ::testing::Test {
                         "\"trainer.weights -> boaster.ready\", "
                         "\"boaster.told -> broadcaster.weights\",");
   }
-  /// Every rollout of `reverse` times out, so that none of its groups trains.
+  /// Every rollout of `reverse` is cut off after one token and dropped for that, so that none of
+  /// its groups trains.
   static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
-    more.insert(more.end(), {"--no-rehearsal", "--set", "tenant.reverse.rollout_timeout=\"1ms\"",
-                             "--set", "node.trainer.lost_batches_max=1"});
+    more.insert(more.end(), {"--no-rehearsal", "--set", "node.trainer.lost_batches_max=1"});
+    for (const char* option :
+         {"sampling.max_tokens=1", "sampling.ignore_eos=true", "filters.truncated=true"})
+      more.insert(more.end(), {"--set", std::string("tenant.reverse.") + option});
     return more;
   }
   fs::path folder(const std::string& name) const { return scratch_.path() / name; }

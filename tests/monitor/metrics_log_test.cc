@@ -96,6 +96,43 @@ TEST(MetricsLog, StepsThatAreTakenAgainReplaceTheirLines) {
   EXPECT_EQ(lines["b"].size(), 4U);
 }
 
+TEST(MetricsLog, StepsAfterTheCheckpointReplaceTheirLines) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  const auto open = [&] { return MetricsLog::open(**folder, 1e9, true).value(); };
+  const MetricValues evaluation = {{"eval/e/avg@1", 0.5}}, waiting = {{"waiting/groups", 2}};
+  {
+    auto log = open();
+    for (const int64_t step : {1, 2, 3})
+      for (const char* tenant : {"none", "early", "newest"})
+        ASSERT_TRUE(log->write(tenant, step, 1, {}).ok());
+    ASSERT_TRUE(log->write("early", 3, 1, evaluation).ok());
+    ASSERT_TRUE(log->write("early", 3, 1, waiting).ok());
+  }
+  const auto lines_of = [&](const std::string& tenant) {
+    std::vector<std::string> lines;  // step and time, and whether they are of a step
+    std::ifstream stream((*folder)->metrics_file());
+    for (std::string text; std::getline(stream, text);) {
+      const Json line = parse_json(text, "line").value();
+      if (*line.get_string("tenant") == tenant)
+        lines.push_back(fmt::format("{} at {}{}", *line.get_int("step"), *line.get_double("time"),
+                                    line.as_object().size() == 3 ? "" : " other"));
+    }
+    return lines;
+  };
+  auto log = open();
+  ASSERT_TRUE(log->replace_later({{"none", 0}, {"early", 2}, {"newest", 3}}).ok());
+  ASSERT_TRUE(log->write("early", 2, 2, waiting).ok());
+  EXPECT_EQ(lines_of("early").size(), 6U) << "until a step is made again";
+  ASSERT_TRUE(log->write("early", 3, 2, {}).ok());
+  EXPECT_THAT(lines_of("early"), ElementsAre("1 at 1", "2 at 1", "2 at 2 other", "3 at 2"));
+  for (const int64_t step : {1, 2}) ASSERT_TRUE(log->write("none", step, 2, {}).ok());
+  EXPECT_THAT(lines_of("none"), ElementsAre("1 at 2", "2 at 2"));
+  ASSERT_TRUE(log->write("newest", 4, 2, {}).ok());
+  EXPECT_THAT(lines_of("newest"), ElementsAre("1 at 1", "2 at 1", "3 at 1", "4 at 2"));
+}
+
 // Later lines must be removed first; what replaces them would otherwise follow them.
 TEST(MetricsLog, NothingIsWrittenAfterARefusedStep) {
   ScratchFolder scratch;
