@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -73,6 +75,25 @@ TEST(ReadingAFile, TakesItsLimitAndNotOneByteMore) {
 /// Files of /proc report size 0.
 TEST(ReadingAFile, ReadsAFileOfProc) {
   EXPECT_THAT(*read_text_file("/proc/self/stat"), HasSubstr("base_test"));
+}
+
+TEST(AScratchFolder, OfAProgramThatWasKilledIsRemovedByALaterOne) {
+  const ScratchFolder parent;
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(ended, nullptr, 0), ended);
+  const auto make = [&](const std::string& name) {
+    fs::create_directories(parent.path() / name / "run");
+    return parent.path() / name;
+  };
+  const fs::path left = make(fmt::format("primerl-{}-abcdef", ended));
+  const fs::path used = make(fmt::format("primerl-{}-abcdef", ::getpid()));
+  const fs::path other = make("primerl-graph"), folder = make("primerl-12x-abcdef");
+  remove_leftover_scratch(parent.path());
+  EXPECT_TRUE(fs::exists(left)) << "it is not old enough";
+  remove_leftover_scratch(parent.path(), std::chrono::minutes(-1));
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(used) && fs::exists(other) && fs::exists(folder));
 }
 
 std::string some_bytes(size_t count) {
