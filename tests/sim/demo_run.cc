@@ -14,6 +14,7 @@
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "tests/sim/demo_judge.h"
+#include "tests/sim/idle_work.h"
 
 namespace primerl::sim {
 namespace {
@@ -173,13 +174,18 @@ class SimStepHooks final : public StepHooks {
     }
     return injection;
   }
-  void after(const StepRecord& record) override { judge_.see_step(record); }
+  void after(const StepRecord& record) override {
+    idle_.add(record);
+    judge_.see_step(record);
+  }
+  const std::string& idle_fault() const { return idle_.fault(); }
   void watch(const VirtualExecutor& executor) { executor_ = &executor; }
 
  private:
   const DemoCase demo_;
   DemoJudge& judge_;
   const VirtualExecutor* executor_ = nullptr;
+  IdleWork idle_;
   int num_hangs_ = 0;
 };
 
@@ -285,12 +291,11 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
     return result;
   }
   Holder holder(demo);
-  const bool looks_on = hooks.after_event != nullptr || demo.holds_every > 0;
-  while (looks_on && executor.advance()) {
+  while (executor.advance()) {
     holder.after_event(executor);
     const Status seen = hooks.after_event == nullptr ? ok() : hooks.after_event(executor);
-    if (seen.ok()) continue;
-    result.violations.push_back(seen.error().text());
+    if (seen.ok() && step_hooks.idle_fault().empty()) continue;
+    result.violations.push_back(seen.ok() ? step_hooks.idle_fault() : seen.error().text());
     return result;
   }
   result.outcome = executor.wait();

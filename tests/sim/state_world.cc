@@ -8,6 +8,7 @@
 #include "actors/messages/rollout.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "tests/sim/field_tree.h"
+#include "tests/sim/idle_work.h"
 #include "tests/sim/no_host.h"
 #include "tests/sim/world_resources.h"
 #include "tests/sim/world_spec.h"
@@ -21,6 +22,7 @@ class Marks final : public DeliveryObserver {
   explicit Marks(const std::vector<uint64_t>* expected) : expected_(expected) {}
 
   void on_step(const StepRecord& record) override {
+    idle_.add(record);
     add(mix(record.group.value, record.step));
     add(mix(static_cast<uint64_t>(record.kind), record.instance.value));
     add(static_cast<uint64_t>(record.began.to_nanoseconds()));
@@ -52,11 +54,13 @@ class Marks final : public DeliveryObserver {
     marks_.push_back(now_);
   }
   bool differs() const { return differs_; }
+  const std::string& idle_fault() const { return idle_.fault(); }
   std::vector<uint64_t> take() { return std::move(marks_); }
 
  private:
   const std::vector<uint64_t>* expected_;
   MsgpackWriter writer_;
+  IdleWork idle_;
   uint64_t now_ = 0;
   bool differs_ = false;
   std::vector<uint64_t> marks_;
@@ -249,6 +253,10 @@ WorldRun run_world(uint64_t number, const WorldHooks& hooks) {
     const uint64_t event = ++run.num_events;
     if (const Status lived = fate.after_event(executor, event); !lived.ok()) {
       run.fault = lived.error().text();
+      return run;
+    }
+    if (!marks.idle_fault().empty()) {
+      run.fault = marks.idle_fault();
       return run;
     }
     if (hooks.look != nullptr) hooks.look(executor, event);

@@ -35,7 +35,7 @@ struct WorldHooks {
 };
 
 struct WorldRun {
-  std::string fault;            // why there is no run
+  std::string fault;            // why there is no run, or why it was stopped
   std::vector<uint64_t> marks;  // in order; the last one is for the end
   uint64_t num_events = 0;
   bool differs = false;  // the marks differ from `expected`
