@@ -40,6 +40,7 @@ void EngineAsker::drop_all() {
 void EngineAsker::send_next() {
   while (!waiting_.empty() && !open_.contains(waiting_.front())) waiting_.pop_front();
   if (waiting_.empty() || requests_.size() + cancelled_.size() >= requests_max()) return;
+  if (!can_reach_router(routers_)) return;
   const uint64_t question = waiting_.front();
   waiting_.pop_front();
   if (const Status sent = send_request(question); !sent.ok())
@@ -60,7 +61,7 @@ Status EngineAsker::send_request(uint64_t question) {
   request.attempt = open.attempt;
   request.time_left = std::max(open.deadline - services().now(), Duration());
   request.answered = std::exchange(answered_, {});
-  for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
+  add_routers(routers_, generate_.targets(tenant_));
   requests_[request.request] = question;
   generate_.send(std::move(request), for_tenant(tenant_)
                                          .answering({services().self(), open.cause})
@@ -147,8 +148,8 @@ Status EngineAsker::on_deadline() {
 }
 
 Status EngineAsker::on_peer(const PeerEvent& event) {
-  if (event.kind != PeerEvent::Kind::kDown) return ok();
-  if (routers_.contains(event.instance)) {
+  const bool is_router = note_router(routers_, event);
+  if (event.kind == PeerEvent::Kind::kDown && is_router) {
     cancelled_.clear();
     answered_.clear();
     std::vector<uint64_t> lost;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/common/known_routers.h"
 #include "actors/messages/generation.h"
 #include "graph/contract.h"
 
@@ -101,7 +102,7 @@ class EngineAsker : public Actor {
   std::set<uint64_t> cancelled_;                   // cancelled requests without an answer
   std::set<std::pair<Time, uint64_t>> deadlines_;  // of open_
   std::vector<uint64_t> answered_;                 // to be reported with the next request
-  std::set<InstanceId> routers_;
+  KnownRouters routers_;
   std::optional<Time> armed_;
   uint64_t next_question_ = 0;
   uint64_t next_request_;

@@ -52,6 +52,8 @@ struct RunReport {
   }
 };
 
+inline constexpr uint64_t kNotSent = UINT64_MAX;  // Member::request
+
 /// One rollout of a group.
 struct Member {
   /// kPlaying: a run has it.
@@ -66,7 +68,7 @@ struct Member {
   std::vector<ChatMessage> said = {};
   std::vector<int32_t> answers = {};  // positions of the answers in `said`, one per turn
   std::vector<Blob> kept;             // of each turn; joined in the trajectory when it ends
-  uint64_t request = 0;               // while generating
+  uint64_t request = 0;               // while generating; kNotSent: it waits for a router
   TokenPrefix asked;                  // the whole prompt of `request`
   TokenPrefix known;                  // the prompt of the last completion; its engine has it
   Time deadline;                      // of the rollout

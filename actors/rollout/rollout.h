@@ -27,6 +27,7 @@
 #include <optional>
 #include <set>
 
+#include "actors/common/known_routers.h"
 #include "actors/common/tenant_chat.h"
 #include "actors/messages/policy.h"
 #include "actors/messages/run.h"
@@ -43,12 +44,12 @@
 namespace primerl {
 
 struct RolloutOptions {
-  std::string model;            // model whose tokenizer is used; empty = the only model
-  int64_t max_inflight = 64;    // rollouts at once
+  std::string model;              // model whose tokenizer is used; empty = the only model
+  int64_t max_inflight = 64;      // rollouts at once
   std::string pace = "adaptive";  // or "full": as many groups as the staleness limit permits
-  int64_t attempts_max = 3;     // engine losses or failures that one rollout survives
-  bool log_tokens = false;      // write token ids and log-probabilities into rollouts.jsonl
-  bool evaluates_only = false;  // no training: one evaluation of the engines' own weights
+  int64_t attempts_max = 3;       // engine losses or failures that one rollout survives
+  bool log_tokens = false;        // write token ids and log-probabilities into rollouts.jsonl
+  bool evaluates_only = false;    // no training: one evaluation of the engines' own weights
 };
 
 class Rollout final : public Actor {
@@ -263,7 +264,7 @@ class Rollout final : public Actor {
   std::set<MemberId> actions_to_resend_;  // their environment has gone; actions to send again
   std::vector<uint64_t> to_cancel_;       // requests cancelled by this handler
   std::vector<uint64_t> answered_;        // to be reported to the router with the next request
-  std::set<MemberId> to_reissue_;
+  std::set<MemberId> to_reissue_;  // requests that are sent, perhaps again, when a router is there
   std::set<std::pair<Time, MemberId>> deadlines_;
   std::optional<Time> armed_;
   std::optional<Task> held_task_;
@@ -271,7 +272,7 @@ class Rollout final : public Actor {
   int64_t num_asked_ = 0;  // requests sent by this handler
   int64_t num_acted_ = 0;  // actions sent by this handler
   uint64_t next_trajectory_ = 0;
-  std::set<InstanceId> routers_;
+  KnownRouters routers_;
   bool has_ended_ = false;  // the trainer accepts no more groups
   bool is_draining_ = false;
   bool has_logged_file_fault_ = false;

@@ -52,6 +52,11 @@ void Rollout::next_turn(MemberId member_id) {
 
 void Rollout::send_request(MemberId member_id) {
   Member& member = member_at(member_id);
+  if (!can_reach_router(routers_)) {
+    member.request = kNotSent;
+    to_reissue_.insert(member_id);
+    return;
+  }
   const Group& group = groups_.at(member_id.ordinal);
   const Trajectory& trajectory = member.trajectory;
   member.request = next_request_++;
@@ -73,7 +78,7 @@ void Rollout::send_request(MemberId member_id) {
   if (!group.messages.empty()) add_turn_end(**chat_, request.sampling);
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
-  for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
+  add_routers(routers_, generate_.targets(tenant_));
   ++num_asked_;
   generate_.send(std::move(request), send_options());
 }
@@ -433,16 +438,18 @@ Status Rollout::on_deadline() {
 
 Status Rollout::on_peer(const PeerEvent& event) {
   if (event.kind == PeerEvent::Kind::kDown) on_environment_lost(event.instance);
-  if (!actions_to_resend_.empty()) services().set_timer("reissue", Duration());
+  const bool is_router = note_router(routers_, event);
+  const bool may_send = !to_reissue_.empty() && can_reach_router(routers_);
+  if (!actions_to_resend_.empty() || may_send) services().set_timer("reissue", Duration());
   // Rollouts that only waited for that environment are no longer in flight.
-  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0)
-    return finish_handler();
+  if (event.kind != PeerEvent::Kind::kDown || !is_router) return finish_handler();
   // The router's state is gone, so no request in flight will be answered.
   cancelled_.clear();
   answered_.clear();
   for (const auto& [request, member_id] : requests_) to_reissue_.insert(member_id);
   requests_.clear();
-  if (!to_reissue_.empty()) services().set_timer("reissue", Duration());
+  if (!to_reissue_.empty() && can_reach_router(routers_))
+    services().set_timer("reissue", Duration());
   return finish_handler();
 }
 
@@ -465,11 +472,15 @@ Status Rollout::on_reissue() {
     deliver_if_done(ordinal);
     return finish_handler();
   }
-  if (to_reissue_.empty()) return finish_handler();
+  if (to_reissue_.empty() || !can_reach_router(routers_)) return finish_handler();
   const uint64_t ordinal = to_reissue_.begin()->ordinal;
   while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
     const MemberId member_id = *to_reissue_.begin();
     to_reissue_.erase(to_reissue_.begin());
+    if (member_at(member_id).request == kNotSent) {
+      send_request(member_id);
+      continue;
+    }
     unwatch(member_id);
     issue_again(member_id, "the router is gone");
   }

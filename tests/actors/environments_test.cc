@@ -193,6 +193,7 @@ TEST_F(FullRollout, AStepOpensAtMostOneGroup) {
   task(2);
   EXPECT_THAT(requests(), IsEmpty());
   ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kUp, kRouter, 2}).ok());
   size_t num_asked = 0;
   for (int step = 0; step < 8; ++step) {
     num_asked += requests().size();

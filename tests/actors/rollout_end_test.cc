@@ -6,6 +6,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -171,11 +172,43 @@ TEST_F(RolloutEndTest, AfterALostRouterEveryRequestIsSentAgain) {
   complete(made[0]);
   ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
   ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(requests(), IsEmpty()) << "a request to a router that is down is lost";
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kUp, kRouter, 2}).ok());
+  ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
   const auto again = requests();
   ASSERT_THAT(again, SizeIs(3));
   for (const auto& request : again) EXPECT_EQ(request.attempt, 1U);
   complete(made[1]);  // of the old router: not waited for any more
   EXPECT_EQ(rollout.counter("completions_unknown"), 1);
+}
+
+/// The first attempt is not lost: it was never made.
+TEST_F(RolloutEndTest, AGroupThatOpensWhileTheRouterIsDownIsSentWhenItIsBack) {
+  live(0);
+  task(0);
+  ASSERT_THAT(requests(), SizeIs(2));
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
+  task(1);
+  ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(requests(), IsEmpty());
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kUp, kRouter, 2}).ok());
+  ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
+  std::multiset<uint32_t> attempts;
+  for (const auto& request : requests()) attempts.insert(request.attempt);
+  EXPECT_THAT(attempts, ::testing::ElementsAre(0, 0, 1, 1));
+}
+
+/// Nothing is cancelled that no router has: a drain would wait for its answer.
+TEST_F(RolloutEndTest, ADrainWhileTheRouterIsDownWaitsForNothing) {
+  live(0);
+  task(0);
+  ASSERT_THAT(requests(), SizeIs(2));
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
+  task(1);
+  ASSERT_TRUE(rollout.advance(Duration::milliseconds(1)).ok());
+  ASSERT_TRUE(rollout.drain().ok());
+  EXPECT_TRUE(rollout.idle());
+  EXPECT_THAT(end_names(), Each(std::string("cancelled")));
 }
 
 /// Between the death of the router and the work call that sends everything again.

@@ -219,6 +219,8 @@ TEST_F(TeacherStory, ALostRouterIsAskedAgain) {
   give(a_group(0, 0, {0, 1}));
   const auto made = requests();
   ASSERT_TRUE(teacher().peer({PeerEvent::Kind::kDown, kTeacherRouter, 1}).ok());
+  EXPECT_THAT(requests(), IsEmpty()) << "a request to a router that is down is lost";
+  ASSERT_TRUE(teacher().peer({PeerEvent::Kind::kUp, kTeacherRouter, 2}).ok());
   const auto again = requests();
   ASSERT_THAT(again, SizeIs(2));
   EXPECT_EQ(again[0].attempt, 1U);

@@ -29,8 +29,8 @@ void add_idle(IdleWork& idle, uint32_t group, uint64_t count) {
 
 TEST(IdleWork, IsAFaultOneCallBeyondItsLimit) {
   IdleWork idle;
-  add_idle(idle, 1, IdleWork::kIdleMax);
-  add_idle(idle, 2, IdleWork::kIdleMax);
+  add_idle(idle, 1, IdleWork::kCallsMax);
+  add_idle(idle, 2, IdleWork::kCallsMax);
   EXPECT_THAT(idle.fault(), IsEmpty());
   add_idle(idle, 2, 1);
   EXPECT_EQ(idle.fault(), "group 2 has made 3001 work calls in a row that sent nothing");
@@ -40,11 +40,21 @@ TEST(IdleWork, EndsWithAMessageOrAnotherStep) {
   for (const auto& progress : {step_of(1, StepKind::kWork, 1), step_of(1, StepKind::kTimer, 0),
                                step_of(1, StepKind::kMessage, 0)}) {
     IdleWork idle;
-    add_idle(idle, 1, IdleWork::kIdleMax);
+    add_idle(idle, 1, IdleWork::kCallsMax);
     idle.add(progress);
-    add_idle(idle, 1, IdleWork::kIdleMax);
+    add_idle(idle, 1, IdleWork::kCallsMax);
     EXPECT_THAT(idle.fault(), IsEmpty());
   }
+}
+
+TEST(IdleWork, StepsOfAllGroupsWithoutAMessageHaveALimitToo) {
+  IdleWork idle;
+  for (uint64_t i = 0; i < IdleWork::kStepsMax; ++i)
+    idle.add(
+        step_of(static_cast<uint32_t>(i % 3), i % 2 == 0 ? StepKind::kTimer : StepKind::kWork, 0));
+  EXPECT_THAT(idle.fault(), IsEmpty());
+  idle.add(step_of(1, StepKind::kTimer, 0));
+  EXPECT_EQ(idle.fault(), "the run has made 10001 steps in a row that sent nothing");
 }
 
 /// An engine that always says that it has work.

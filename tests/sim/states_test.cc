@@ -27,12 +27,13 @@ namespace {
 constexpr uint64_t kWorldsMade = 48;   // worlds whose groups are made again at random moments
 constexpr uint64_t kSavingMade = 18;   // the same for worlds that take time to write checkpoints
 constexpr uint64_t kOutsideMade = 24;  // the same for worlds that ask outside
-constexpr uint64_t kEvaluationsMade = 24;  // the same for worlds that measure their policy
-constexpr uint64_t kClientsMade = 24;      // the same for worlds with a gateway or judges
-constexpr uint64_t kTeachersMade = 24;     // the same for worlds with a teacher
-constexpr uint64_t kMixesMade = 12;        // the same for worlds with several environments
-constexpr uint64_t kWorldsSearched = 600;  // worlds searched for moments
-constexpr uint64_t kLooksMax = 1500;       // looks at one of those worlds
+constexpr uint64_t kEvaluationsMade = 24;    // the same for worlds that measure their policy
+constexpr uint64_t kClientsMade = 24;        // the same for worlds with a gateway or judges
+constexpr uint64_t kTeachersMade = 24;       // the same for worlds with a teacher
+constexpr uint64_t kMixesMade = 12;          // the same for worlds with several environments
+constexpr uint64_t kDrainedWorld = 300'078;  // its router is down when the drain begins
+constexpr uint64_t kWorldsSearched = 600;    // worlds searched for moments
+constexpr uint64_t kLooksMax = 1500;         // looks at one of those worlds
 
 /// A moment at which `field` matters.
 struct Moment {
@@ -255,6 +256,7 @@ std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t 
   for (uint64_t i = 0; i < num_mixes; ++i) all.push_back(kMixWorlds + i);
   for (uint64_t i = 0; i < num_teachers; ++i) all.push_back(kTeacherWorlds + i);
   for (uint64_t i = 0; i < num_clients; ++i) all.push_back(kClientWorlds + i);
+  if (num_clients <= kDrainedWorld - kClientWorlds) all.push_back(kDrainedWorld);
   for (uint64_t i = 0; i < num_evaluations; ++i) all.push_back(kEvaluationWorlds + i);
   for (uint64_t i = 0; i < num_outside; ++i) all.push_back(kOutsideWorlds + i);
   for (uint64_t i = 0; i < num_saving; ++i) all.push_back(kSavingWorlds + i);
@@ -263,9 +265,8 @@ std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t 
 }
 
 TEST(States, AWorldGivesTheSameMarksEachTime) {
-  for (const uint64_t world :
-       worlds(2 * kWorldKinds, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade,
-              kTeachersMade, kMixesMade)) {
+  for (const uint64_t world : worlds(2 * kWorldKinds, kSavingMade, kOutsideMade, kEvaluationsMade,
+                                     kClientsMade, kTeachersMade, kMixesMade)) {
     const WorldRun once = run_world(world);
     ASSERT_EQ(once.fault, "") << describe_world(world);
     EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
@@ -274,10 +275,16 @@ TEST(States, AWorldGivesTheSameMarksEachTime) {
   }
 }
 
+/// Requests to a router that is down were lost, and the drain waited for their ends.
+TEST(States, ARunWhoseRouterIsDownWhenItsDrainBeginsEnds) {
+  const WorldRun run = run_world(kDrainedWorld);
+  EXPECT_EQ(run.fault, "");
+  EXPECT_EQ(run.end, "ok");
+}
+
 TEST(States, AnActorRestoredAtAnyMomentContinuesUnchanged) {
-  for (const uint64_t world :
-       worlds(kWorldsMade, kSavingMade, kOutsideMade, kEvaluationsMade, kClientsMade,
-              kTeachersMade, kMixesMade)) {
+  for (const uint64_t world : worlds(kWorldsMade, kSavingMade, kOutsideMade, kEvaluationsMade,
+                                     kClientsMade, kTeachersMade, kMixesMade)) {
     const WorldRun plain = run_world(world);
     ASSERT_EQ(plain.fault, "") << describe_world(world);
     RandomStream random(mix(world, 12));
@@ -320,8 +327,8 @@ TEST(States, EveryFieldHasAMomentAtWhichItMatters) {
     }
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
   const uint64_t num_worlds = few == nullptr ? kWorldsSearched : std::strtoull(few, nullptr, 10);
-  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds,
-                               num_worlds, num_worlds);
+  const auto searched =
+      worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds, num_worlds, num_worlds);
   for (size_t i = 0; updates && i < searched.size() && !missing.empty(); ++i) {
     const uint64_t world = searched[i];
     for (Moment& moment : search(world, missing)) {
