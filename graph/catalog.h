@@ -73,10 +73,11 @@ struct ResourceContract {
   /// An error if it cannot train `tenant` by its rules and those of `options` together. The error
   /// quotes the options concerned. Empty = known only when it is created.
   std::function<Status(const void* options, const Tenant& tenant)> check_tenant = {};
-  /// The model and device of a resource.
+  /// The model and device of a resource, and the tenants that it computes for.
   struct Setup {
     std::string folder;  // of its model; "" = no model
     std::string device;  // "cpu", "cuda:0"
+    std::span<const Tenant> tenants = {};
   };
   /// An error if it cannot be created there, for reasons that neither validate() nor check_model()
   /// can know. Reads only config.json. The error quotes the options concerned. Empty = known only

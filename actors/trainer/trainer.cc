@@ -96,10 +96,9 @@ Contract Trainer::contract(const OwnObjectives& own) {
                    "write top_k = 2 or more, or 0 to keep all")
           .demands("sampling.top_p", asks(&fault_of_top_p), "write a larger top_p; 1.0 keeps all")
           .demands("sampling.min_p", asks(&fault_of_min_p), "write a smaller min_p; 0.0 keeps all")
-          .demands(
-              "adapter.targets", asks(&fault_of_targets),
-              "name some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
-              "write [\"all-linear\"]")
+          .demands("adapter.targets", asks(&fault_of_targets),
+                   "name some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj and "
+                   "lm_head, or write [\"all-linear\"], alone or with lm_head")
           .works()
           .stops_on_error()
           .single()

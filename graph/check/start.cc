@@ -7,6 +7,7 @@
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
+#include "graph/frozen.h"
 
 namespace primerl {
 namespace {
@@ -39,9 +40,12 @@ void check_files(Draft& draft) {
 
 void check_setups(Draft& draft) {
   if (!draft.for_run) return;
+  const auto tenants = draft.tenant_values();
+  const auto without = without_adapters(tenants);
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->check_setup) continue;
     ResourceContract::Setup setup;
+    setup.tenants = is_frozen(draft, resource) ? without : tenants;
     if (resource.model >= 0) {
       const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
       if (!model.facts) continue;  // reported already

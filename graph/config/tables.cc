@@ -98,7 +98,7 @@ OptionSet adapter_options() {
              "its output is scaled by alpha / rank; 0 means twice the rank")
       .field("targets", &A::targets, between(1, 16) | unit("linears"),
              "the linear layers that get one, by their Hugging Face names: [\"q_proj\", "
-             "\"v_proj\"]; [\"all-linear\"] means all except routers")
+             "\"v_proj\"]; [\"all-linear\"] means all except routers and the head, lm_head")
       .field("rslora", &A::rslora, any(), "scale by alpha / sqrt(rank) instead")
       .field("dropout", &A::dropout, from_below(0, 1),
              "share of the input of each A that training steps set to 0; the rest is scaled up")

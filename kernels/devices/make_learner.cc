@@ -39,7 +39,7 @@ Status check_options(const LearnerOptions& options) {
   return ok();
 }
 
-Status check_adapters(std::span<const AdapterTraining> adapters) {
+Status check_adapters(const LearnerOptions& options, std::span<const AdapterTraining> adapters) {
   if (adapters.empty() || adapters.size() > kAdaptersOfLearnerMax)
     return error(Code::kInvalid, "a learner of {} adapters: it may have 1 to {}", adapters.size(),
                  kAdaptersOfLearnerMax);
@@ -50,6 +50,7 @@ Status check_adapters(std::span<const AdapterTraining> adapters) {
         return error(Code::kInvalid, "tenant {} has two adapters in one learner", tenant)
             .note("a tenant trains one adapter");
     Status valid = validate(adapter);
+    if (valid.ok()) valid = check_targets_on(options.device, adapter.targets);
     if (valid.ok()) valid = check_rules(rules);
     if (!valid.ok()) return Error(valid.error()).while_doing(fmt::format("tenant {}", tenant));
   }
@@ -183,7 +184,7 @@ Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder, FrozenBases* bases) {
   RETURN_IF_ERROR(check_options(options));
-  RETURN_IF_ERROR(check_adapters(adapters));
+  RETURN_IF_ERROR(check_adapters(options, adapters));
   return make_adapter_learner(options, adapters, model_folder, bases);
 }
 

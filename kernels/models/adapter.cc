@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "graph/base/assert.h"
 #include "graph/base/random.h"
 
 namespace primerl {
@@ -12,14 +13,20 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
+/// The module that a slice of the model is the weight of; empty: an adapter cannot add to it.
+std::string module_of(const TensorSlice& slice) {
+  if (slice.shape.size() != 2 || !slice.name.ends_with(kWeight)) return {};
+  return slice.name.substr(0, slice.name.size() - kWeight.size());
+}
+
 std::vector<AdapterLinear> linears_of(const TensorTable& model, const AdapterConfig& config) {
   const auto targets = named_targets(config);
   std::vector<AdapterLinear> linears;
   for (const auto& slice : model.slices()) {
-    if (slice.shape.size() != 2 || !slice.name.ends_with(kWeight)) continue;
-    const std::string module = slice.name.substr(0, slice.name.size() - kWeight.size());
-    if (!std::binary_search(targets.begin(), targets.end(), adapter_target(module))) continue;
     const Parameter& parameter = model.parameters()[slice.parameter];
+    const bool is_tied_head = parameter.kind == ParameterKind::kEmbedding && model.is_tied();
+    const std::string module = is_tied_head ? std::string(kHeadTarget) : module_of(slice);
+    if (!std::binary_search(targets.begin(), targets.end(), adapter_target(module))) continue;
     AdapterLinear& linear = linears.emplace_back();
     linear.module = module;
     linear.parameter = slice.parameter;
@@ -45,7 +52,9 @@ std::vector<Parameter> parameters_of(const TensorTable& model, const AdapterConf
   std::vector<Parameter> parameters;
   const int64_t rank = config.rank;
   for (const auto& linear : linears) {
-    const ParameterKind kind = model.parameters()[linear.parameter].kind;
+    const bool is_head = linear.module == kHeadTarget;  // of the embedding's matrix, if it is tied
+    const ParameterKind kind =
+        is_head ? ParameterKind::kHead : model.parameters()[linear.parameter].kind;
     const std::string name = std::string(kAdapterPrefix) + linear.module;
     parameters.push_back({name + std::string(kAdapterSuffixA), kind, {rank, linear.inputs}});
     parameters.push_back({name + std::string(kAdapterSuffixB), kind, {linear.outputs, rank}});
@@ -87,6 +96,7 @@ void initialize_adapter(const AdapterTable& table, float* buffer) {
 
 void merge_adapter(const TensorTable& model, const AdapterTable& table, const float* adapter,
                    float* weights) {
+  CHECK(!needs_own_head(model, table.config()), "the embedding would be merged too");
   const auto scaling = static_cast<float>(scaling_of(table.config()));
   const int64_t rank = table.config().rank;
   const auto of_adapter = [&](size_t parameter) {

@@ -3,8 +3,10 @@
 /// y = base(x) + scaling * B (A x), separately for each linear layer of Hugging Face's names, as
 /// peft does. So q, k and v have an A and a B each, though here one matrix computes all three. An
 /// adapter's linear is a range of columns of one of our matrices (tensors.h), or of one expert of
-/// it. The names, shapes and offsets of its tensors are a TensorTable like that of a model:
-/// reading, snapshots and the optimizer work on either. Values independent of torch, any thread.
+/// it. In a tied model, `lm_head` adds to the columns of the embedding's matrix as the head has
+/// it; merging gives the model a head of its own. The names, shapes and offsets of its tensors are
+/// a TensorTable like that of a model: reading, snapshots and the optimizer work on either. Values
+/// independent of torch, any thread.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +59,14 @@ Result<AdapterConfig> adapter_config_of(const TensorTable& model,
 /// adapter adds 0.
 void initialize_adapter(const AdapterTable& table, float* buffer);
 
+/// Whether merging it needs a head of its own, which the model has not.
+inline bool needs_own_head(const TensorTable& model, const AdapterConfig& adapter) {
+  return model.is_tied() && targets_head(named_targets(adapter));
+}
+
 /// W += scaling * B A for every targeted linear, in fp32, as peft's merge_and_unload() does.
 /// `adapter` is laid out as `table.tensors()`, `weights` as `model`, for which `table` was made.
+/// `model` has a head of its own, if the adapter needs one.
 void merge_adapter(const TensorTable& model, const AdapterTable& table, const float* adapter,
                    float* weights);
 

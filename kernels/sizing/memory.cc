@@ -99,7 +99,9 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
                        .is_optional = true});
   }
   if (options.adapter_slots > 0) {
-    const AdapterTable largest(table, {.rank = options.max_adapter_rank});
+    AdapterConfig widest{.rank = options.max_adapter_rank};
+    if (targets_head(options.adapter_targets)) widest.targets.emplace_back(kHeadTarget);
+    const AdapterTable largest(table, widest);
     parts.push_back(base_of(table, options.products));
     parts.push_back({fmt::format("{} adapter slots of rank {}", options.adapter_slots,
                                  options.max_adapter_rank),

@@ -10,11 +10,15 @@
 namespace primerl {
 namespace {
 
-constexpr std::array<std::string_view, 7> kTargets = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                      "gate_proj", "up_proj", "down_proj"};
+constexpr std::array<std::string_view, 7> kLayerTargets = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 
 bool is_target(std::string_view name) {
-  return std::find(kTargets.begin(), kTargets.end(), name) != kTargets.end();
+  return name == kHeadTarget || std::ranges::find(kLayerTargets, name) != kLayerTargets.end();
+}
+
+std::string known_targets() {
+  return fmt::format("{}, {}", fmt::join(kLayerTargets, ", "), kHeadTarget);
 }
 
 /// Rank and target, as read from a tensor's name and shape.
@@ -35,7 +39,7 @@ Result<TensorWords> words_of(const WeightTensor& tensor) {
   if (!is_target(word))
     return error(Code::kInvalid, "tensor '{}' is for '{}', which adapters cannot target here", name,
                  word)
-        .note(fmt::format("known targets: {}", fmt::join(kTargets, ", ")));
+        .note(fmt::format("known targets: {}", known_targets()));
   if (tensor.shape.size() != 2)
     return error(Code::kInvalid, "tensor '{}' has {} dimensions, it needs 2", name,
                  tensor.shape.size());
@@ -54,11 +58,15 @@ Status validate(const AdapterConfig& config) {
     return error(Code::kInvalid, "the adapter's dropout is {}, it must be from 0 to below 1",
                  config.dropout);
   const auto known = [] {
-    return fmt::format("known targets: {}, or {} alone", fmt::join(kTargets, ", "), kAllLinear);
+    return fmt::format("known targets: {}, or {}, alone or with {}", known_targets(), kAllLinear,
+                       kHeadTarget);
   };
   if (config.targets.empty())
     return error(Code::kInvalid, "the adapter has no targets").note(known());
-  if (config.targets.size() == 1 && config.targets.front() == kAllLinear) return ok();
+  if (std::ranges::all_of(config.targets, [](const std::string& target) {
+        return target == kAllLinear || target == kHeadTarget;
+      }))
+    return ok();
   for (const auto& target : config.targets)
     if (!is_target(target))
       return error(Code::kInvalid, "unknown target '{}' of an adapter", target).note(known());
@@ -66,10 +74,19 @@ Status validate(const AdapterConfig& config) {
 }
 
 std::vector<std::string> named_targets(const AdapterConfig& config) {
-  const bool is_all = config.targets.front() == kAllLinear;
   std::set<std::string> names(config.targets.begin(), config.targets.end());
-  if (is_all) names = {kTargets.begin(), kTargets.end()};
+  if (names.erase(std::string(kAllLinear)) > 0)
+    names.insert(kLayerTargets.begin(), kLayerTargets.end());
   return {names.begin(), names.end()};
+}
+
+Status check_targets_on(std::string_view device, const std::vector<std::string>& targets) {
+  if (device == "cpu" || !targets_head(targets)) return ok();
+  return error(Code::kUnavailable, "adapters on '{}' are computed on the CPU only, not on {}",
+               kHeadTarget, device)
+      .note(fmt::format("leave '{}' out of the adapter's 'targets', or run engine and learner on "
+                        "\"cpu\"",
+                        kHeadTarget));
 }
 
 double scaling_of(const AdapterConfig& config) {

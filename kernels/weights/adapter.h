@@ -14,8 +14,11 @@
 namespace primerl {
 
 inline constexpr int32_t kAdapterRankMax = 512;
-/// peft's name for all linear layers except the routers.
+/// peft's name for all linear layers except the routers and the head.
 inline constexpr std::string_view kAllLinear = "all-linear";
+/// The target, and the module, that computes logits. In a tied model the embedding is its matrix:
+/// an adapter then adds to the logits only, and embeddings stay those of the base.
+inline constexpr std::string_view kHeadTarget = "lm_head";
 /// Names of the tensors of a linear's A and B, as peft has them: kAdapterPrefix, the module, a
 /// suffix.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
@@ -30,7 +33,8 @@ inline std::string_view adapter_target(std::string_view module) {
 struct AdapterConfig {
   int32_t rank = 16;  // 1 to kAdapterRankMax
   double alpha = 32;  // above 0
-  /// Names of linear layers as in Hugging Face ("q_proj"), or kAllLinear alone.
+  /// Names of linear layers as in Hugging Face ("q_proj"), or kAllLinear, alone or with
+  /// kHeadTarget.
   std::vector<std::string> targets = {std::string(kAllLinear)};
   bool is_rank_stabilized = false;  // peft's use_rslora
   uint64_t init_seed = 0;           // seeds the initial A, and the dropout
@@ -45,6 +49,12 @@ Status validate(const AdapterConfig& config);
 
 /// The names of its targets, sorted, without duplicates; kAllLinear is expanded.
 std::vector<std::string> named_targets(const AdapterConfig& config);
+
+inline bool targets_head(const std::vector<std::string>& targets) {
+  return std::ranges::find(targets, kHeadTarget) != targets.end();
+}
+/// Why adapters with these targets are not computed on `device` ("cpu", "cuda:0"); ok if they are.
+Status check_targets_on(std::string_view device, const std::vector<std::string>& targets);
 
 /// alpha / rank, or alpha / sqrt(rank) if it is rank-stabilized (peft/tuners/lora/layer.py,
 /// LoraLayer.update_layer).

@@ -103,6 +103,13 @@ Result<AdapterConfig> config_of(const Json& json) {
   config.rank = static_cast<int32_t>(std::clamp<int64_t>(rank, 0, kAdapterRankMax + 1));
   ASSIGN_OR_RETURN(config.targets, targets_of(json));
   RETURN_IF_ERROR(validate(config));
+  const Json* ties = json.find("ensure_weight_tying");
+  if (targets_head(config.targets) && ties != nullptr && *ties == Json(true))
+    return error(Code::kInvalid,
+                 "'ensure_weight_tying' is true, so the adapter of '{}' is one of "
+                 "the embedding too, which is not supported here",
+                 kHeadTarget)
+        .note("make the adapter without it");
   return config;
 }
 
@@ -133,6 +140,8 @@ Result<std::vector<WeightTensor>> read_peft_tensors(const std::filesystem::path&
   if (is_adapter(tensors))
     return error(Code::kInvalid, "{}: tensor '{}' is not part of an adapter's file", file.string(),
                  kAdapterScaling);
+  if (targets_head(config.targets))
+    std::erase_if(tensors, [](const auto& tensor) { return tensor.name == kPeftHeadCopy; });
   const auto scaling = static_cast<float>(scaling_of(config));
   std::vector<std::byte> bytes(sizeof(scaling));
   std::memcpy(bytes.data(), &scaling, sizeof(scaling));

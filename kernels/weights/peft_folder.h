@@ -16,6 +16,9 @@ namespace primerl {
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
 
+/// The copy of the base's head that peft writes into the folder of an adapter on the head.
+inline constexpr std::string_view kPeftHeadCopy = "base_model.model.lm_head.base_layer.weight";
+
 struct PeftFolder {
   AdapterConfig config;
   std::string base;                   // base_model_name_or_path; may be empty
@@ -25,7 +28,8 @@ struct PeftFolder {
 /// Reads only adapter_config.json; `tensors` stay empty.
 Result<PeftFolder> read_peft_config(const std::filesystem::path& folder);
 
-/// Reads the tensors of the folder's file. The scaling of `config` is one more tensor.
+/// Reads the tensors of the folder's file, without kPeftHeadCopy. The scaling of `config` is one
+/// more tensor.
 Result<std::vector<WeightTensor>> read_peft_tensors(const std::filesystem::path& folder,
                                                     const AdapterConfig& config);
 

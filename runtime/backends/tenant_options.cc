@@ -153,6 +153,13 @@ AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed) {
   return config;
 }
 
+Status check_targets_on(std::string_view device, std::span<const Tenant> tenants) {
+  for (const Tenant& tenant : tenants)
+    if (tenant.adapter.is_there())
+      RETURN_IF_ERROR(check_targets_on(device, tenant.adapter.targets));
+  return ok();
+}
+
 std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64_t seed,
                                          const LearnerOptions& options) {
   std::vector<AdapterTraining> adapters;

@@ -24,25 +24,23 @@ Status merge(const MergeArguments& arguments) {
     return error(Code::kInvalid, "'{}' is there already", arguments.out)
         .note("name a folder that is not there: it is made");
   ASSIGN_OR_RETURN(const ModelFolder model, read_model_folder(arguments.model));
-  const TensorTable table(model.config);
   ASSIGN_OR_RETURN(const AdapterFolder folder,
                    read_adapter_folder(arguments.adapter, model.config));
-  const AdapterTable adapter(table, folder.config);
-  std::vector<float> weights(static_cast<size_t>(table.count()));
-  std::vector<float> added(static_cast<size_t>(adapter.tensors().count()));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(arguments.model));
-  RETURN_IF_ERROR(fill_parameters(table, tensors, weights.data()));
-  RETURN_IF_ERROR(fill_parameters(adapter.tensors(), folder.tensors, added.data()));
-  merge_adapter(table, adapter, added.data(), weights.data());
+  ASSIGN_OR_RETURN(const MergedModel merged, merge_adapter_folder(model, tensors, folder));
   // The output folder appears only when it is complete.
   const std::filesystem::path half = out.string() + ".unfinished";
   std::filesystem::remove_all(half, ignored);
-  RETURN_IF_ERROR(write_model_folder(half, model, view_parameters(table, weights.data())));
+  const TensorTable table(merged.model.config);
+  RETURN_IF_ERROR(
+      write_model_folder(half, merged.model, view_parameters(table, merged.weights.data())));
   std::error_code fault;
   std::filesystem::rename(half, out, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", arguments.out, fault.message());
   print_text(fmt::format("{}: {} linears of rank {} merged\n", arguments.out,
-                         adapter.linears().size(), folder.config.rank));
+                         AdapterTable(table, folder.config).linears().size(), folder.config.rank));
+  if (merged.has_new_head)
+    print_text("the head was tied to the embedding: the merged model has one of its own\n");
   return ok();
 }
 

@@ -198,16 +198,27 @@ TEST_F(AModelFolder, OnTheCpuHasFp8ButNoBfloat16) {
   }
 }
 
-TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumerics) {
+TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumericsAndNoAdapterOnTheHead) {
+  std::ofstream(graph(), std::ios::app) << R"(
+[tenant.main.adapter]
+rank = 4
+targets = ["q_proj", "lm_head"]
+)";
+  const auto on_cpu = check();
+  EXPECT_EQ(on_cpu.code, 0) << on_cpu.err;
   std::ofstream(graph(), std::ios::app) << R"(
 [place]
 inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
 rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
 )";
-  const auto end = check();  // its weights do not fit the places either, but that is another error
-  EXPECT_EQ(end.code, 2);
+  auto end = check({"--set", "tenant.main.adapter.targets=[\"q_proj\"]"});
+  EXPECT_EQ(end.code, 2);  // its weights do not fit the places either, but that is another error
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
                                  "is \"invariant\", which an engine on cuda:0 does not support"));
+  end = check({"--set", "resource.engine.numerics=fast"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: adapters on "
+                                 "'lm_head' are computed on the CPU only, not on cuda:0"));
 }
 
 /// 5 TiB of keys and values.

@@ -27,6 +27,7 @@ AdapterTraining dropping(double dropout, double lr = 0.01, uint64_t seed = 3) {
   AdapterTraining training;
   training.tenant = kTenant;
   training.adapter = {.rank = 5, .alpha = 4, .init_seed = seed, .dropout = dropout};
+  training.adapter.targets.emplace_back(kHeadTarget);
   training.rules.optimizer.lr = lr;
   return training;
 }
@@ -231,7 +232,7 @@ TEST_P(AdapterDropoutStep, EveryGradientIsTheDerivativeOfTheLossUnderTheSameMask
     EXPECT_NEAR(rise / (2 * h) / square, 1, 0.02) << gradient.name;
     ++num_compared;
   }
-  EXPECT_GE(num_compared, 20U) << "of two layers of seven linears, A and B";
+  EXPECT_GE(num_compared, 22U) << "of two layers of seven linears and the head, A and B";
 }
 
 TEST_P(AdapterDropoutStep, ThreadsRecomputationAndASecondTryChangeNoBit) {

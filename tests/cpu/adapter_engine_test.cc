@@ -24,9 +24,10 @@ constexpr uint32_t kNumTenants = 4;
 /// Ranks 4 to 64, with different targets.
 std::vector<AdapterTraining> trainings() {
   return {{TenantSlot(0), {.rank = 4, .alpha = 8}},
-          {TenantSlot(1), {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}}},
+          {TenantSlot(1),
+           {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj", "lm_head"}}},
           {TenantSlot(2), {.rank = 16, .alpha = 8, .is_rank_stabilized = true}},
-          {TenantSlot(3), {.rank = 7, .alpha = 9, .targets = {"up_proj", "o_proj"}}}};
+          {TenantSlot(3), {.rank = 7, .alpha = 9, .targets = {"up_proj", "lm_head"}}}};
 }
 
 EngineOptions with_slots(int32_t slots, int32_t threads = 1) {
@@ -45,6 +46,7 @@ SequenceRequest request(TenantSlot tenant, uint64_t number) {
     made.prompt_tokens.push_back(static_cast<int32_t>(2 + (number * 11 + i * i) % 59));
   made.sampling.max_tokens = 12;
   made.sampling.ignore_eos = true;
+  made.sampling.prompt_logprobs = number == 1;
   made.seed = number;
   return made;
 }
@@ -94,6 +96,7 @@ Ends generate(const std::filesystem::path& folder, const EngineOptions& options,
 void expect_equal(const FinishEvent& one, const FinishEvent& other) {
   EXPECT_EQ(one.tokens, other.tokens) << one.id.value;
   EXPECT_EQ(one.logprobs, other.logprobs) << one.id.value;
+  EXPECT_EQ(one.prompt_logprobs, other.prompt_logprobs) << one.id.value;
 }
 
 class AdapterEngine : public ::testing::TestWithParam<std::string> {
@@ -116,6 +119,8 @@ TEST_P(AdapterEngine, SamplesWhatTheLearnerScoresToTheBit) {
     tokens.insert(tokens.end(), end.tokens.begin(), end.tokens.end());
     const auto scored = learner->score(tenant, tokens).value();
     EXPECT_EQ(std::vector<float>(scored.end() - 12, scored.end()), end.logprobs) << id;
+    const auto num_prompt = id % 100 == 1 ? scored.end() - 12 : scored.begin();
+    EXPECT_EQ(std::vector<float>(scored.begin(), num_prompt), end.prompt_logprobs) << id;
   }
   // The differences are larger than rounding.
   EXPECT_NE(ends.at(0).logprobs, ends.at(100).logprobs);

@@ -19,10 +19,10 @@ constexpr uint32_t kTenants = 5;
 
 std::vector<AdapterTraining> slot_trainings() {
   return {{TenantSlot(0), {.rank = 4}},
-          {TenantSlot(1), {.rank = 16, .targets = {"q_proj", "down_proj"}}},
+          {TenantSlot(1), {.rank = 16, .targets = {"q_proj", "lm_head"}}},
           {TenantSlot(2), {.rank = 8, .is_rank_stabilized = true}},
           {TenantSlot(3), {.rank = 7, .alpha = 9}},
-          {TenantSlot(4), {.rank = 12, .targets = {"up_proj", "o_proj"}}}};
+          {TenantSlot(4), {.rank = 12, .targets = {"up_proj", "o_proj", "lm_head"}}}};
 }
 
 EngineOptions slot_options(int32_t slots) {

@@ -24,8 +24,8 @@ LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 ATTENTION = LINEAR[:4]
 # Name: rank, alpha, rslora, targets.
 ADAPTERS = {
-    "qwen3": (8, 16, False, LINEAR),
-    "llama": (5, 10, True, LINEAR),
+    "qwen3": (8, 16, False, LINEAR + ["lm_head"]),  # tied to the embedding
+    "llama": (5, 10, True, LINEAR + ["lm_head"]),   # with a head of its own
     "qwen2": (16, 8, False, ["q_proj", "v_proj", "down_proj"]),
     "qwen3_moe": (4, 8, False, ATTENTION),
     "glm4_moe": (12, 6, True, ATTENTION),

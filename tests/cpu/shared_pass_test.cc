@@ -52,10 +52,10 @@ TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) 
 std::vector<AdapterTraining> five_tenants() {
   std::vector<AdapterTraining> all = {
       {TenantSlot(0), {.rank = 4}, {}},
-      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "down_proj"}}, {}},
+      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "lm_head"}}, {}},
       {TenantSlot(2), {.rank = 9, .is_rank_stabilized = true}, {}},
       {TenantSlot(3), {.rank = 33, .alpha = 7}, {}},
-      {TenantSlot(4), {.rank = 16, .targets = {"v_proj", "o_proj", "gate_proj", "up_proj"}}, {}}};
+      {TenantSlot(4), {.rank = 16, .targets = {"v_proj", "o_proj", "up_proj", "lm_head"}}, {}}};
   for (auto& training : all) training.rules.optimizer.lr = 0.001 * (1 + training.tenant.value);
   all[2].rules.optimizer.max_norm = 0.01;
   all[2].rules.schedule.warmup_steps = 3;

@@ -49,9 +49,12 @@ TEST(AdapterConfig, NamesInvalidFields) {
                 HasSubstr("rank is " + std::to_string(rank) + ", it must be 1 to 512"));
   EXPECT_THAT(fault(validate({.alpha = 0})), HasSubstr("alpha is 0, it must be above 0"));
   EXPECT_THAT(fault(validate({.targets = {}})), HasSubstr("has no targets"));
-  const auto unknown = fault(validate({.targets = {"q_proj", "lm_head"}}));
-  EXPECT_THAT(unknown, HasSubstr("unknown target 'lm_head'"));
-  EXPECT_THAT(unknown, HasSubstr("q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
+  EXPECT_EQ(fault(validate({.targets = {"lm_head"}})), "");
+  EXPECT_EQ(fault(validate({.targets = {"all-linear", "lm_head"}})), "");
+  const auto unknown = fault(validate({.targets = {"q_proj", "embed_tokens"}}));
+  EXPECT_THAT(unknown, HasSubstr("unknown target 'embed_tokens'"));
+  EXPECT_THAT(unknown, HasSubstr("q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
+                                 "lm_head, or all-linear, alone or with lm_head"));
   EXPECT_THAT(fault(validate({.targets = {"all-linear", "q_proj"}})), HasSubstr("'all-linear'"));
 }
 
@@ -187,8 +190,10 @@ TEST(AdapterConfig, IsReadFromTheTensorsOfASnapshot) {
   EXPECT_THAT(fault_of([](auto& all) { all[2].shape[0] += 1; }), HasSubstr("has rank 6, others"));
   EXPECT_THAT(fault_of([](auto& all) { all[0].name = "model.norm.weight"; }),
               HasSubstr("'model.norm.weight' does not belong to an adapter"));
-  EXPECT_THAT(fault_of([](auto& all) { all[0].name = "base_model.model.lm_head.lora_A.weight"; }),
-              HasSubstr("is for 'lm_head', which adapters"));
+  EXPECT_THAT(fault_of([](auto& all) {
+                all[0].name = "base_model.model.model.embed_tokens.lora_A.weight";
+              }),
+              HasSubstr("is for 'embed_tokens', which adapters"));
   EXPECT_THAT(fault_of([](auto& all) { all.clear(); }), HasSubstr("no tensor of an adapter"));
 }
 

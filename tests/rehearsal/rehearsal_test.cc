@@ -269,6 +269,7 @@ TEST(AnAdapter, NamesExistingLinears) {
   };
   EXPECT_EQ(with_targets(R"(["q_proj", "down_proj"])"), "");
   EXPECT_EQ(with_targets(R"(["all-linear"])"), "");
+  EXPECT_EQ(with_targets(R"(["all-linear", "lm_head"])"), "");
   EXPECT_THAT(with_targets(R"(["q_proj", "qproj"])"),
               HasSubstr("error[G083]: 'adapter.targets' of tenant 'main' cannot be used"));
   EXPECT_THAT(with_targets(R"(["all-linear", "q_proj"])"), HasSubstr("error[G083]"));

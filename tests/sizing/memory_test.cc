@@ -173,6 +173,14 @@ TEST(Memory, OfAnEngineIsItsWeightsSlotsAndBlocks) {
   EXPECT_EQ(sum_of(engine_memory(options, small_model())),
             packed_bytes(table) + step + slots + 10 * floats_of(adapter.tensors()))
       << "all are kept beside the slots";
+  options.adapters_max = 3;
+  options.adapter_targets = {"q_proj", "lm_head"};
+  AdapterConfig with_head = {.rank = 5};
+  with_head.targets.emplace_back("lm_head");
+  const AdapterTable wide(table, with_head);
+  EXPECT_GT(packed_bytes(wide.tensors()), packed_bytes(adapter.tensors()));
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())),
+            packed_bytes(table) + step + 3 * packed_bytes(wide.tensors()));
 }
 
 TEST(Memory, OfAProcessHasWhatIsSharedOnce) {

@@ -199,13 +199,16 @@ float* CpuEngine::make_logits(int64_t count, Row row) {
   const int64_t hidden = config_.hidden_size;
   const float* from = hidden_.const_data_ptr<float>();
   float* picked = sampled_.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < count; ++i)
-    std::memcpy(picked + i * hidden, from + row(static_cast<size_t>(i)) * hidden,
+  head_rows_.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    head_rows_.push_back(row(static_cast<size_t>(i)));
+    std::memcpy(picked + i * hidden, from + head_rows_.back() * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
+  }
   float* logits = logits_.mutable_data_ptr<float>();
   Decoder& decoder = weights_->decoder;
   decoder.final_norm().forward(decoder.tools(), count, picked, picked, nullptr);
-  decoder.head().forward(decoder.tools(), count, picked, nullptr, logits);
+  decoder.head().forward_gathered(decoder.tools(), head_rows_, picked, logits);
   return logits;
 }
 

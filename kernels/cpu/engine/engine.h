@@ -129,6 +129,7 @@ class CpuEngine final : public Engine {
   RoutedRows routed_;
   std::vector<std::vector<Buffers>> rows_;  // by layer and stage; layers share buffers
   at::Tensor hidden_;                       // [max_batched_tokens, hidden], the residual stream
+  std::vector<int32_t> head_rows_;          // rows of the step that the head reads
   at::Tensor sampled_;                      // [max_running rows, hidden]
   at::Tensor logits_;                       // [max_running rows, vocab_size]
 };

@@ -23,6 +23,22 @@ int64_t TrainingHead::chunk_rows() const {
   return training_logits_rows(decoder_.config().vocab_size);
 }
 
+/// A piece is up to chunk_rows() targets of one part, counted from the part's first.
+size_t TrainingHead::chunk_size(std::span<const TrainTarget> targets,
+                                std::span<const LearnedPart* const> part_of) const {
+  const auto most = static_cast<size_t>(chunk_rows());
+  size_t size = 0;
+  while (size < targets.size()) {
+    const auto part = part_of.subspan(size);
+    const auto other =
+        std::ranges::find_if(part, [&](const LearnedPart* each) { return each != part.front(); });
+    const size_t piece = std::min(most, static_cast<size_t>(other - part.begin()));
+    if (size > 0 && size + piece > most) break;
+    size += piece;
+  }
+  return size;
+}
+
 float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const float* normed) {
   const int64_t hidden = decoder_.config().hidden_size;
   const auto count = static_cast<int64_t>(targets.size());
@@ -31,12 +47,14 @@ float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const flo
   const int64_t num_logits = count * decoder_.config().vocab_size;
   if (!logits_.defined() || logits_.numel() < num_logits) logits_ = zero_floats(num_logits);
   float* to = picked_.data();
+  rows_.clear();
   for (const auto& target : targets) {
+    rows_.push_back(target.row);
     std::memcpy(to, normed + target.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
     to += hidden;
   }
   float* logits = logits_.mutable_data_ptr<float>();
-  decoder_.head().forward(decoder_.tools(), count, picked_.data(), nullptr, logits);
+  decoder_.head().forward_gathered(decoder_.tools(), rows_, picked_.data(), logits);
   return logits;
 }
 
@@ -82,7 +100,7 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const L
   part_of_.clear();
   for (const auto& part : parts) part_of_.insert(part_of_.end(), part.count, &part);
   for (std::span<const LearnedPart* const> part_of = part_of_; !targets.empty();) {
-    const auto chunk = targets.first(std::min(targets.size(), static_cast<size_t>(chunk_rows())));
+    const auto chunk = targets.first(chunk_size(targets, part_of));
     const auto count = static_cast<int64_t>(chunk.size());
     float* logits = make_logits(chunk, normed);
     learned_.resize(chunk.size());
@@ -95,7 +113,8 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const L
     });
     for (size_t i = 0; i < chunk.size(); ++i)
       add_token(chunk[i], learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
-    decoder_.head().backward(decoder_.tools(), count, picked_.data(), logits, dpicked_.data());
+    decoder_.head().backward_gathered(decoder_.tools(), rows_, picked_.data(), logits,
+                                      dpicked_.data());
     const float* from = dpicked_.data();
     for (const auto& target : chunk) {
       float* to = dnormed + target.row * hidden;

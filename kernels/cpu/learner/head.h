@@ -1,8 +1,10 @@
 /// The head of a training step: log-probabilities, losses and their gradients, only for tokens that
 /// have a loss.
 ///
-/// In chunks, loss and gradient in one pass: [loss tokens, vocab_size] never exists. A token with a
-/// kept set uses the softmax over the logits of those ids, in their order, exactly as in the
+/// In chunks, loss and gradient in one pass: [loss tokens, vocab_size] never exists. The targets of
+/// a step are divided alike whatever else is in the pass, and a chunk has whole pieces of several
+/// steps: so the gradient of an adapter of the head is added in one order. A token with
+/// a kept set uses the softmax over the logits of those ids, in their order, exactly as in the
 /// Sampler; other logits have no gradient. One thread calls and divides tokens over its compute
 /// threads; sums are added in the order of the tokens.
 #pragma once
@@ -49,6 +51,9 @@ class TrainingHead {
     int32_t label = 0;  // index in `row`
   };
 
+  /// Targets of the next chunk: the first of `targets`, which belong to `part_of`.
+  size_t chunk_size(std::span<const TrainTarget> targets,
+                    std::span<const LearnedPart* const> part_of) const;
   int64_t chunk_rows() const;
   ReadLogits read_logits(const TrainTarget& target, float* logits, KeptLogits& kept) const;
   /// Gathers the rows of `targets` and computes their logits.
@@ -59,6 +64,7 @@ class TrainingHead {
 
   Decoder& decoder_;
   // Scratch.
+  std::vector<int32_t> rows_;                // [chunk rows], of the step
   std::vector<float> picked_;                // [chunk rows, hidden]
   std::vector<float> dpicked_;               // [chunk rows, hidden]
   at::Tensor logits_;                        // [chunk rows * vocab_size]

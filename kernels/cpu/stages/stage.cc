@@ -68,16 +68,38 @@ void Linear::bind(const Parameters& parameters, const std::string& name, float* 
 
 void Linear::forward(const StageTools& tools, int64_t rows, const float* x, const float* residual,
                      float* y) const {
+  forward_runs(tools, rows, {tools.adapters.runs(), nullptr}, x, residual, y);
+}
+
+void Linear::forward_gathered(const StageTools& tools, std::span<const int32_t> sources,
+                              const float* x, float* y) const {
+  forward_runs(tools, std::ssize(sources), {tools.adapters.gathered(sources), sources.data()}, x,
+               nullptr, y);
+}
+
+void Linear::forward_runs(const StageTools& tools, int64_t rows, const AdaptedRows& adapted,
+                          const float* x, const float* residual, float* y) const {
   tools.products.linear(rows, x, weight, bias, residual, y);
-  tools.adapters.forward(weight, tools.adapters.runs(), x, y);
+  tools.adapters.forward(weight, adapted.runs, x, y, adapted.sources);
 }
 
 void Linear::backward(const StageTools& tools, int64_t rows, const float* x, const float* dy,
                       float* dx, bool adds) const {
+  backward_runs(tools, rows, {tools.adapters.runs(), nullptr}, x, dy, dx, adds);
+}
+
+void Linear::backward_gathered(const StageTools& tools, std::span<const int32_t> sources,
+                               const float* x, const float* dy, float* dx) const {
+  backward_runs(tools, std::ssize(sources), {tools.adapters.gathered(sources), sources.data()}, x,
+                dy, dx, false);
+}
+
+void Linear::backward_runs(const StageTools& tools, int64_t rows, const AdaptedRows& adapted,
+                           const float* x, const float* dy, float* dx, bool adds) const {
   if (dweight != nullptr) tools.products.weight_gradient(rows, dy, x, weight, dweight);
   if (dbias != nullptr) tools.products.bias_gradient(rows, weight.columns, dy, dbias);
   tools.products.input_gradient(rows, dy, weight, dx, adds);
-  tools.adapters.backward(weight, tools.adapters.runs(), x, dy, dx);
+  tools.adapters.backward(weight, adapted.runs, x, dy, dx, adapted.sources);
 }
 
 void swiglu(const StageTools& tools, int64_t rows, int64_t width, const float* gate_up,

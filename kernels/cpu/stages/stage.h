@@ -154,6 +154,22 @@ struct Linear {
                float* y) const;
   void backward(const StageTools& tools, int64_t rows, const float* x, const float* dy, float* dx,
                 bool adds = false) const;
+  /// The same for rows that are gathered from the step: the i-th is row `sources[i]` of the step.
+  /// Backward needs the rows of one adapter to be adjacent.
+  void forward_gathered(const StageTools& tools, std::span<const int32_t> sources, const float* x,
+                        float* y) const;
+  void backward_gathered(const StageTools& tools, std::span<const int32_t> sources, const float* x,
+                         const float* dy, float* dx) const;
+
+  /// Which rows have adapters, and the step's row of each; null: the same row.
+  struct AdaptedRows {
+    std::span<const AdapterRun> runs;
+    const int32_t* sources = nullptr;
+  };
+  void forward_runs(const StageTools& tools, int64_t rows, const AdaptedRows& adapted,
+                    const float* x, const float* residual, float* y) const;
+  void backward_runs(const StageTools& tools, int64_t rows, const AdaptedRows& adapted,
+                     const float* x, const float* dy, float* dx, bool adds) const;
 };
 
 /// down(silu(gate x) * up x), for a dense layer or a shared expert.

@@ -67,6 +67,22 @@ void AdapterGemms::begin(const RowBatch& batch) {
   for (const auto& run : runs_) std::fill_n(kinds_.begin() + run.first, run.rows, run.slot + 1);
 }
 
+std::span<const AdapterRun> AdapterGemms::gathered(std::span<const int32_t> rows) {
+  gathered_.clear();
+  if (runs_.empty()) return gathered_;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto slot = static_cast<int32_t>(kind_of(rows[i])) - 1;
+    if (slot < 0) continue;
+    const auto row = static_cast<int64_t>(i);
+    if (!gathered_.empty() && gathered_.back().slot == slot &&
+        gathered_.back().first + gathered_.back().rows == row)
+      ++gathered_.back().rows;
+    else
+      gathered_.push_back({slot, 0, row, 1});
+  }
+  return gathered_;
+}
+
 void AdapterGemms::make_keys(const RowBatch& batch) {
   CHECK(batch.draws.size() == batch.tokens.size(), "rows with dropout need random keys");
   keys_.resize(batch.draws.size());

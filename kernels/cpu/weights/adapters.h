@@ -87,6 +87,9 @@ class AdapterGemms {
   /// Sets the adapter of each row of the step; fewer runs are faster.
   void begin(const RowBatch& batch);
   std::span<const AdapterRun> runs() const { return runs_; }
+  /// The runs of rows that are gathered from the step, as those of the head: the i-th is row
+  /// `rows[i]` of the step. Valid until the next call.
+  std::span<const AdapterRun> gathered(std::span<const int32_t> rows);
 
   /// The kind of a row, for sorting rows: 0 without an adapter, else 1 + its slot.
   int64_t num_kinds() const { return runs_.empty() ? 1 : 1 + std::ssize(slots_); }
@@ -140,6 +143,7 @@ class AdapterGemms {
   std::vector<Slot> slots_;
   // For the current step.
   std::vector<AdapterRun> runs_;
+  std::vector<AdapterRun> gathered_;
   std::vector<int32_t> kinds_;  // by row, if there are runs
   std::vector<uint64_t> keys_;  // by row, of rows with dropout
   // Scratch.
