@@ -33,7 +33,8 @@ std::string_view to_string(RecordPolicy policy);  // "none", "header", "input", 
 
 struct PlanModel {
   std::string name;
-  std::string path;  // absolute
+  std::string path;                    // absolute
+  std::vector<std::string> served_as;  // names under which clients know it
 };
 
 struct PlanResource {

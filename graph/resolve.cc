@@ -69,7 +69,7 @@ void fill_tenants_and_models(const Draft& draft, Plan& plan) {
   }
   for (const int32_t index : order_by_name(draft.models)) {
     const auto& model = draft.models[static_cast<size_t>(index)];
-    plan.models.push_back({model.spec->name, model.path});
+    plan.models.push_back({model.spec->name, model.path, model.served_as});
   }
 }
 

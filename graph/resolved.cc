@@ -234,6 +234,9 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
     writer.header("model." + model.name);
     writer.line("path", detail::toml_text(model.path),
                 by_name(draft.models, model.name).spec->table);
+    if (!model.served_as.empty())
+      writer.line("served_as", detail::toml_text(model.served_as),
+                  by_name(draft.models, model.name).spec->table);
   }
   const PlanResource* last = nullptr;
   for (const auto& resource : plan.resources) {

@@ -246,6 +246,8 @@ struct Tenant {
   double share = 0;
   // Not a key: the objective that its learner minimises for it.
   std::string objective = "dppo";
+  // Not a key: `served_as` of the model that it trains, or that answers for it.
+  std::vector<std::string> served_as;
   // Not a key: most rollouts at once, summed over the nodes that open them.
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.

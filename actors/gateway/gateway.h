@@ -195,7 +195,10 @@ class Gateway final : public Actor {
   std::string models(const ClientRequest& client) const;
   static std::string version();
   Result<std::string> health() const;
-  /// The tenant of a model's name.
+  /// The tenants, of those that the client may use, whose model has this name for clients.
+  std::vector<TenantSlot> tenants_served_as(const std::string& model,
+                                            const ClientRequest& client) const;
+  /// The tenant of that name, or the only one of a model with that name for clients.
   Result<TenantSlot> tenant_of(const std::string& model, const ClientRequest& client) const;
   Result<Generation> generation_of(GenerateCall call, TenantSlot tenant,
                                    const ClientRequest& client);

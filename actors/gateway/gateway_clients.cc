@@ -120,6 +120,17 @@ void Gateway::on_closed(const std::vector<uint64_t>& requests) {
   }
 }
 
+std::vector<TenantSlot> Gateway::tenants_served_as(const std::string& model,
+                                                   const ClientRequest& client) const {
+  std::vector<TenantSlot> found;
+  for (const TenantSlot slot : services().tenants()) {
+    const Tenant& tenant = services().tenant(slot);
+    if (!client.tenant.empty() && client.tenant != tenant.name) continue;
+    if (std::ranges::find(tenant.served_as, model) != tenant.served_as.end()) found.push_back(slot);
+  }
+  return found;
+}
+
 Result<TenantSlot> Gateway::tenant_of(const std::string& model, const ClientRequest& client) const {
   std::vector<std::string> names;
   TenantSlot found, last;
@@ -132,6 +143,11 @@ Result<TenantSlot> Gateway::tenant_of(const std::string& model, const ClientRequ
   }
   if (!found.is_none()) return found;
   if (model.empty() && names.size() == 1) return last;
+  const auto trainers = tenants_served_as(model, client);
+  if (trainers.size() == 1) return trainers.front();
+  if (trainers.size() > 1)
+    return error(Code::kInvalid, "the model '{}' is trained by {} tenants", model, trainers.size())
+        .note(fmt::format("name one of them: {}", fmt::join(names, ", ")));
   const std::string valid = fmt::format("{}", fmt::join(names, ", "));
   if (model.empty())
     return error(Code::kInvalid, "the body names no 'model'").note("models are: " + valid);
@@ -291,15 +307,20 @@ Result<std::string> Gateway::tokenize(const ClientRequest& client) {
 
 std::string Gateway::models(const ClientRequest& client) const {
   Json list = Json::array();
-  for (const TenantSlot slot : services().tenants()) {
-    const Tenant& tenant = services().tenant(slot);
-    if (!client.tenant.empty() && client.tenant != tenant.name) continue;
+  const auto add = [&list](const std::string& id, const Tenant& tenant) {
     list.push_back(Json::object()
-                       .set("id", tenant.name)
+                       .set("id", id)
                        .set("object", "model")
                        .set("created", 0)
                        .set("owned_by", "primerl-graph")
                        .set("max_model_len", tenant.seq_len));
+  };
+  for (const TenantSlot slot : services().tenants()) {
+    const Tenant& tenant = services().tenant(slot);
+    if (!client.tenant.empty() && client.tenant != tenant.name) continue;
+    add(tenant.name, tenant);
+    for (const std::string& name : tenant.served_as)
+      if (tenants_served_as(name, client).size() == 1) add(name, tenant);
   }
   return Json::object().set("object", "list").set("data", std::move(list)).dump();
 }

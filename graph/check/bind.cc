@@ -155,6 +155,7 @@ void bind_models(Draft& draft) {
       model.impl = options.impl;
       if (const Entry* impl = spec.table->find("impl")) model.impl_span = impl->value.span;
       model.is_strict = options.strict;
+      model.served_as = options.served_as;
       read_facts(model, draft);
     }
     draft.models.push_back(std::move(model));

@@ -16,6 +16,7 @@ void check_graph(Draft& draft) {
   count_rows(draft);
   check_curricula(draft);
   name_objectives(draft);
+  name_served_models(draft);
   share_out(draft);
   count_memory(draft);
   resolve_edges(draft);
@@ -35,6 +36,7 @@ void check_graph(Draft& draft) {
                           check_machine_cpus,    check_idle_options})
     rule(draft);
   check_training(draft);
+  check_served_names(draft);
 }
 
 }  // namespace primerl

@@ -61,7 +61,9 @@ constexpr ErrorCode kCodes[] = {
      "Names of nodes, resources, tenants, models and places are lower_snake: they appear in file "
      "names, metrics and logs, where anything else would need quoting. The graph's own name "
      "becomes "
-     "part of the run folder's name."},
+     "part of the run folder's name. A name in `served_as` of a model is what clients write: "
+     "letters, digits and '/', '-', '_', '.', ':', at most 128 bytes. It belongs to one model and "
+     "is no tenant's name."},
     {"G018", "ambiguous or missing reference",
      "A reference that is left out means the only one of its kind. Here there is none, or there "
      "are several: write the name of one."},

@@ -44,6 +44,7 @@ struct DraftModel {
   std::string impl = "auto";
   Span impl_span;
   bool is_strict = false;
+  std::vector<std::string> served_as;
   bool is_named = false;  // a resource or an actor names it
 };
 

@@ -16,12 +16,13 @@ void fold_mix(DraftTenant& drafted, Draft& draft);
 void bind_resources(Draft& draft);
 void bind_nodes(Draft& draft);
 void bind_places(Draft& draft);
-void count_inflight(Draft& draft);   // after the nodes: Tenant::inflight_max
-void count_rows(Draft& draft);       // after the nodes: G075; rows, tasks, groups of a Tenant
-void check_curricula(Draft& draft);  // G085; rows of curricula
-void name_objectives(Draft& draft);  // after the resources: Tenant::objective
-void share_out(Draft& draft);        // G063; Tenant::share where the file has none
-void count_memory(Draft& draft);     // after the tenants: DraftResource::memory
+void count_inflight(Draft& draft);      // after the nodes: Tenant::inflight_max
+void count_rows(Draft& draft);          // after the nodes: G075; rows, tasks, groups of a Tenant
+void check_curricula(Draft& draft);     // G085; rows of curricula
+void name_objectives(Draft& draft);     // after the resources: Tenant::objective
+void name_served_models(Draft& draft);  // after the nodes: Tenant::served_as
+void share_out(Draft& draft);           // G063; Tenant::share where the file has none
+void count_memory(Draft& draft);        // after the tenants: DraftResource::memory
 void resolve_edges(Draft& draft);
 
 // Tenants and models.
@@ -34,6 +35,7 @@ void check_message_sizes(Draft& draft);     // G069
 void check_demands(Draft& draft);           // G083
 void check_models(Draft& draft);            // G044, G095
 void check_adapters(Draft& draft);          // G044
+void check_served_names(Draft& draft);      // G017
 void check_sequence_room(Draft& draft);     // G084
 void check_stops(Draft& draft);             // G073
 void check_drain(Draft& draft);             // G068 (a warning)

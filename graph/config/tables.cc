@@ -390,6 +390,9 @@ const OptionSet& model_options() {
               "where only `score` and `generate` can compute the model")
           .field("strict", &M::strict, any(),
                  "keys of its config.json that are not known are an error instead of a warning")
+          .field("served_as", &M::served_as, between(0, kServedNamesMax) | unit("names"),
+                 "names under which clients of the gateway know it, besides the tenants that train "
+                 "it: [\"Qwen/Qwen3-8B\"]")
           .take();
   return options;
 }

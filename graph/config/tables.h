@@ -35,7 +35,11 @@ struct ModelOptions {
   std::string path;
   std::string impl = "auto";  // who computes it: auto, native or transformers
   bool strict = false;
+  std::vector<std::string> served_as;  // names under which clients know it
 };
+/// Most names of one model, and bytes of one.
+inline constexpr int64_t kServedNamesMax = 16;
+inline constexpr size_t kServedNameBytesMax = 128;
 
 /// `[place] x = { ... }`.
 struct PlaceOptions {

@@ -107,6 +107,46 @@ TEST_F(GatewayStory, AModelIsATenantAndAKeyMayAllowOneOnly) {
   EXPECT_EQ(gateway().emissions("generate")[0].options.tenant, TenantSlot(1));
 }
 
+TEST_F(GatewayStory, AModelHasTheNamesThatItIsServedAs) {
+  tenants.front().served_as = {"Qwen/Qwen3-8B", "qwen"};
+  gateway();
+  (void)generate(generate_body(1, R"(,"model":"Qwen/Qwen3-8B")"));
+  ASSERT_THAT(requests(), SizeIs(1));
+  EXPECT_THAT(reply(generate(generate_body(1, R"(,"model":"Qwen/Qwen3")"))), StartsWith("404 "));
+  ClientRequest get;
+  get.method = "GET";
+  get.path = "/v1/models";
+  EXPECT_THAT(reply(client(get)),
+              AllOf(HasSubstr(R"("id":"main")"), HasSubstr(R"("id":"Qwen/Qwen3-8B")"),
+                    HasSubstr(R"("id":"qwen")")));
+}
+
+TEST_F(GatewayStory, AModelOfSeveralTenantsNamesTheOneThatAClientMayUse) {
+  tenants.front().served_as = {"Qwen/Qwen3-8B"};
+  tenants.push_back(tenants.front());
+  tenants.back().name = "blue";
+  gateway();
+  live(0, 1);
+  const std::string body = generate_body(1, R"(,"model":"Qwen/Qwen3-8B")");
+  EXPECT_THAT(reply(generate(body)),
+              AllOf(StartsWith("400 "), HasSubstr("'Qwen/Qwen3-8B' is trained by 2 tenants"),
+                    HasSubstr("name one of them: main, blue")));
+  ClientRequest get;
+  get.method = "GET";
+  get.path = "/v1/models";
+  EXPECT_THAT(reply(client(get)), Not(HasSubstr("Qwen")));
+  get.tenant = "blue";
+  EXPECT_THAT(reply(client(get)), HasSubstr(R"("id":"Qwen/Qwen3-8B")"));
+  ClientRequest limited;
+  limited.method = "POST";
+  limited.path = "/inference/v1/generate";
+  limited.tenant = "blue";
+  limited.body = body;
+  (void)client(limited);
+  ASSERT_THAT(gateway().emissions("generate"), SizeIs(1));
+  EXPECT_EQ(gateway().emissions("generate")[0].options.tenant, TenantSlot(1));
+}
+
 TEST_F(GatewayStory, ARequestBecomesAGenerateRequestAndItsCompletionTheReply) {
   const uint64_t id = generate(
       R"({"model":"main","token_ids":[97,98],"request_id":"r","cache_salt":"7","sampling_params":{)"
