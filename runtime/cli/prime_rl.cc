@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "graph/options.h"
+#include "runtime/cli/prime_rl_curriculum.h"
 #include "runtime/cli/prime_rl_environments.h"
 #include "runtime/cli/prime_rl_text.h"
 #include "runtime/cli/prime_rl_values.h"
@@ -66,6 +67,8 @@ class Importer {
     if (rule->text == "tenant.main.filters" ||
         (key.starts_with("orchestrator.filters[") && counting_filters_.contains(item_of(leaf.key))))
       return judge_filter(leaf, key);
+    if (auto fate = fate_of_curriculum(key, *leaf.value))
+      return add(leaf, fate->first, std::move(fate->second));
     if (rule->text == "tenant.main.environments" && environments_.size() < 2)
       return add(leaf, KeyFate::kNotNeeded, "a tenant with one environment needs none");
     if (key.ends_with("].group_size") && !key.starts_with(kFirstEnvironment))
@@ -250,6 +253,8 @@ class Importer {
     if (repetition_max_ > 0)
       graph_.set(kTenant, "filters.repetition_max", std::to_string(repetition_max_));
     write_adapter(kTenant);
+    const bool is_one = environments_.size() == 1;
+    write_curriculum(values_, is_one ? environments_.front() : "", graph_, result_.notes);
   }
 
   std::string timeout_of(const std::string& item) const {
@@ -268,6 +273,7 @@ class Importer {
       each.name = name != nullptr ? file_name(name->as_string()) : own_names_[item];
       if (each.name.empty()) each.name = fmt::format("environment_{}", all.size());
       each.timeout = timeout_of(item);
+      each.curriculum = curriculum_text(values_, item, result_.notes);
       for (const auto& [key, option] : {std::pair{"temperature", "temperature"},
                                         std::pair{"max_completion_tokens", "max_tokens"}})
         if (const Value* value = find(fmt::format("{}.sampling.{}", item, key)))
@@ -469,7 +475,7 @@ class Importer {
   Diagnostics& diagnostics_;
   PrimeRlImport result_;
   GraphText graph_;
-  std::map<std::string, const Value*> values_;       // by the key in its own spelling
+  PrimeRlValues values_;                             // by the key in its own spelling
   std::set<std::string> of_part_;                    // keys that one part of the file states
   std::map<std::string, std::string> filter_types_;  // by item, "orchestrator.filters[0]"
   std::set<std::string> counting_filters_;           // items that are not enforced

@@ -46,6 +46,7 @@ std::string environments_text(const std::vector<ImportedEnvironment>& environmen
     if (!each.timeout.empty())
       text += fmt::format(", rollout_timeout = {}", detail::toml_text(each.timeout));
     if (!each.sampling.empty()) text += fmt::format(", sampling = {{ {} }}", each.sampling);
+    if (!each.curriculum.empty()) text += fmt::format(", curriculum = {{ {} }}", each.curriculum);
     text += " },\n";
   }
   return text + "]";

@@ -14,6 +14,7 @@ struct ImportedEnvironment {
   double ratio = 0;         // 0: the file has none
   std::string timeout;      // "30s"; empty: none
   std::string sampling;     // "temperature = 0.7, max_tokens = 9"; empty: the tenant's
+  std::string curriculum;   // "pools = [...], rows = 1000"; empty: none
 };
 
 /// Whole numbers in the proportion of the ratios, from 1 to 1000. `is_exact` gets whether they have

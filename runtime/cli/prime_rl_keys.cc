@@ -34,6 +34,10 @@ constexpr std::string_view kArguments = "an argument of prime-rl's environment";
 constexpr std::string_view kMix = "tenant.main.environments";
 constexpr std::string_view kAdvantage =
     "write advantage = { kind = ... }: mean (as here), leave_one_out, z_score, max_rl or batch";
+constexpr std::string_view kEqualRewards =
+    "filters.zero_advantage drops groups whose rewards are all equal";
+constexpr std::string_view kNoOption = "`curriculum` of a tenant has no such option";
+constexpr std::string_view kSeed = "all random numbers follow from graph.seed";
 constexpr std::string_view kTemplate =
     "the chat template of the model's folder renders prompts and names the form of answers";
 
@@ -123,6 +127,13 @@ constexpr KeyRule kRules[] = {
      "write environment = { name = \"verifiers\", id = ..., address = ... }"},
     {"orchestrator.train.env[].taskset.*", kUnsupported, kArguments},
     {"orchestrator.train.env[].args.*", kUnsupported, kArguments},
+    {"orchestrator.train.env[].curriculum", kUnneeded, "a table without keys"},
+    {"orchestrator.train.env[].curriculum.sampler.type", kTaken, "tenant.main.curriculum", kString},
+    {"orchestrator.train.env[].curriculum.sampler.seed", kUnneeded, kSeed},
+    {"orchestrator.train.env[].curriculum.sampler.pools.*", kTaken, "tenant.main.curriculum.pools",
+     kNumber},
+    {"orchestrator.train.env[].curriculum.gates.*", kUnneeded, kEqualRewards},
+    {"orchestrator.train.env[].curriculum.*", kUnsupported, kNoOption},
     {"orchestrator.train.env[].*", kUnsupported, kArguments},
     {"orchestrator.train.max_retries", kUnsupported,
      "a rollout whose environment fails ends as failed"},
@@ -139,8 +150,19 @@ constexpr KeyRule kRules[] = {
     {"orchestrator.algorithms[].*", kUnsupported, kAdvantage},
     {"orchestrator.advantage.type", kUnsupported, kAdvantage, kString, "\"default\""},
     {"orchestrator.advantage.*", kUnsupported, kAdvantage},
-    {"orchestrator.buffer.*", kUnsupported,
-     "write curriculum = { easy_threshold, hard_threshold, rows } for an environment with rows"},
+    {"orchestrator.buffer.easy_threshold", kTaken, "tenant.main.curriculum.easy_threshold",
+     kNumber},
+    {"orchestrator.buffer.hard_threshold", kTaken, "tenant.main.curriculum.hard_threshold",
+     kNumber},
+    {"orchestrator.buffer.easy_fraction", kTaken, "tenant.main.curriculum.easy_fraction", kNumber},
+    {"orchestrator.buffer.hard_fraction", kTaken, "tenant.main.curriculum.hard_fraction", kNumber},
+    {"orchestrator.buffer.online_difficulty_filtering", kUnneeded, kEqualRewards, kBool},
+    {"orchestrator.buffer.env_ratios", kUnsupported, "write weight in each item of environments"},
+    {"orchestrator.buffer.skip_verification", kUnsupported, "every rollout gets its reward", kBool,
+     "false"},
+    {"orchestrator.buffer.seed", kUnneeded, kSeed},
+    {"orchestrator.buffer.hash_keys", kUnneeded, "a row is known by its number"},
+    {"orchestrator.buffer.*", kUnsupported, kNoOption},
     {"orchestrator.eval.*", kUnsupported, kEval},
     {"orchestrator.renderer.*", kUnneeded, kTemplate},
     {"orchestrator.use_renderer", kUnneeded, kTemplate},
@@ -338,6 +360,7 @@ std::string own_spelling(std::string key) {
   if (key.starts_with("orchestrator.train.env[")) {
     replace_all(key, "].env.agent.", "].");
     replace_all(key, "].env.", "].");
+    replace_all(key, "].sampler.", "].curriculum.sampler.");
   }
   replace_all(key, "rollouts_per_example", "group_size");
   if (key.ends_with("sampling.max_tokens")) replace_all(key, "max_tokens", "max_completion_tokens");

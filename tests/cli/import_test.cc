@@ -315,6 +315,86 @@ TEST(PrimeRl, MakesSeveralEnvironmentsOfOneTenant) {
               testing::Contains(HasSubstr("an environment has no 'ratio'")));
 }
 
+TEST(PrimeRl, MakesACurriculumOfABuffer) {
+  const auto import = import_text(
+      "[orchestrator.buffer]\neasy_threshold = 0.95\nhard_threshold = 0.05\neasy_fraction = 0.1\n"
+      "online_difficulty_filtering = true\nseed = 3\nenv_ratios = [0.5, 0.5]\n"
+      "skip_verification = false\nnew_option = 1\n");
+  EXPECT_THAT(import.graph, HasSubstr("curriculum = { easy_threshold = 0.95, hard_threshold = "
+                                      "0.05, easy_fraction = 0.1, rows = 1000 }"));
+  EXPECT_THAT(import.notes, testing::Contains(HasSubstr("does not say how many rows")));
+  const std::string buffer = "orchestrator.buffer.";
+  EXPECT_EQ(fate_of(import, buffer + "easy_threshold"),
+            "taken: tenant.main.curriculum.easy_threshold");
+  EXPECT_THAT(fate_of(import, buffer + "online_difficulty_filtering"),
+              HasSubstr("not needed: filters.zero_advantage drops groups"));
+  EXPECT_THAT(fate_of(import, buffer + "seed"), HasSubstr("not needed: "));
+  EXPECT_THAT(fate_of(import, buffer + "env_ratios"), HasSubstr("not supported: write weight"));
+  EXPECT_THAT(fate_of(import, buffer + "skip_verification"), HasSubstr("not needed: "));
+  EXPECT_THAT(fate_of(import, buffer + "new_option"), HasSubstr("not supported: "));
+  const auto without = import_text("[orchestrator.buffer]\nonline_difficulty_filtering = true\n");
+  EXPECT_THAT(without.graph, Not(HasSubstr("curriculum")));
+}
+
+/// prime-rl's threshold is the largest reward of a pool, and a reward at it is in that pool.
+TEST(PrimeRl, MakesPoolsOfADifficultySampler) {
+  const std::string pools =
+      "[orchestrator.train.source.sampler]\ntype = \"difficulty_pool\"\nseed = 1\n"
+      "[orchestrator.train.source.sampler.pools.easy]\nthreshold = 1.0\nweight = 0\n"
+      "[orchestrator.train.source.sampler.pools.hard]\nthreshold = 0.5\nweight = 0.25\n";
+  const std::string expected =
+      "pools = [{ threshold = -2000000.0, weight = 0.25 }, { threshold = 0.5000000000000001, "
+      "weight = 0.0 }], rows = 1000 }";
+  const auto import = import_text("[[orchestrator.train.source]]\ntaskset.id = \"copy\"\n" + pools);
+  EXPECT_THAT(import.graph, HasSubstr("curriculum = { " + expected));
+  const std::string sampler = "orchestrator.train.source[0].sampler.";
+  EXPECT_EQ(fate_of(import, sampler + "type"), "taken: tenant.main.curriculum");
+  EXPECT_EQ(fate_of(import, sampler + "pools.hard.weight"), "taken: tenant.main.curriculum.pools");
+  EXPECT_THAT(fate_of(import, sampler + "seed"), HasSubstr("not needed: "));
+  // The older spelling, in an item of several, with prime-rl's own pools.
+  const auto mix = import_text(
+      "[[orchestrator.train.source]]\nid = \"copy\"\nratio = 1\n[[orchestrator.train.source]]\n"
+      "id = \"reverse-text\"\nratio = 1\ncurriculum = { sampler = { type = \"difficulty_pool\" } "
+      "}\n");
+  EXPECT_THAT(mix.graph,
+              HasSubstr("environment = { name = \"reverse_text\" }, curriculum = { pools = [{ "
+                        "threshold = -2000000.0, weight = 0.2 }, { threshold = "
+                        "0.25000000000000006, weight = 1.0 }, { threshold = 0.7500000000000001, "
+                        "weight = 0.2 }], rows = 1000 } },"));
+  EXPECT_THAT(mix.graph, Not(HasSubstr("\ncurriculum = ")));
+}
+
+TEST(PrimeRl, NamesSamplersAndGatesThatAreNotHere) {
+  const auto import = import_text(
+      "[[orchestrator.train.source]]\nid = \"copy\"\n"
+      "[orchestrator.train.source.curriculum.sampler]\ntype = \"standard\"\n"
+      "[orchestrator.train.source.curriculum.gates.zero]\ntype = \"advantage_range\"\n"
+      "reject_min = 0.0\nreject_max = 0.05\n"
+      "[orchestrator.train.source.curriculum.gates.own]\ntype = \"own\"\n");
+  EXPECT_THAT(import.graph, Not(HasSubstr("curriculum")));
+  const std::string of_source = "orchestrator.train.source[0].curriculum.";
+  EXPECT_THAT(fate_of(import, of_source + "sampler.type"), HasSubstr("not needed: tasks come in"));
+  EXPECT_THAT(fate_of(import, of_source + "gates.zero.type"),
+              HasSubstr("not needed: filters.zero_advantage"));
+  EXPECT_THAT(fate_of(import, of_source + "gates.zero.reject_min"), HasSubstr("not needed: "));
+  EXPECT_THAT(fate_of(import, of_source + "gates.zero.reject_max"),
+              HasSubstr("not supported: a filter drops groups without an advantage"));
+  EXPECT_THAT(fate_of(import, of_source + "gates.own.type"),
+              HasSubstr("not supported: the only gate is advantage_range"));
+}
+
+TEST_F(ImportCommand, OfACurriculumPassesCheck) {
+  const auto file = written(
+      "max_steps = 4\n[orchestrator]\nbatch_size = 16\ngroup_size = 8\n"
+      "[orchestrator.buffer]\neasy_threshold = 1.0\nhard_threshold = 0.0\n"
+      "[[orchestrator.train.env]]\nid = \"copy\"\n");
+  const fs::path model = write_hollow_model(scratch_.path() / "model");
+  const auto end = import(file, {"--model", model.string()});
+  ASSERT_EQ(end.code, kExitDone) << end.err;
+  const auto check = run_graph_program({"check", out_.string()});
+  EXPECT_EQ(check.code, kExitDone) << check.err << read_text_file(out_).value();
+}
+
 TEST(PrimeRl, NamesTheLossesThatItKnows) {
   EXPECT_THAT(import_text("[trainer.loss]\ntype = \"ipo\"\n").graph,
               HasSubstr("loss = { kind = \"ipo\" }"));
