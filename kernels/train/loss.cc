@@ -215,6 +215,13 @@ TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
       if (facts.is_dropped && !std::isnan(d)) drop(MaskReason::kMoment, token);
       if (!token.masked) add_gain(objective, advantage, ratio.value, ratio.gradient, token);
       break;
+    case ObjectiveRule::kImportance:
+      add_gain(objective, advantage, ratio.value, ratio.gradient, token);
+      break;
+    case ObjectiveRule::kRegularized:
+      add_gain(objective, advantage, facts.log_pi, 1, token);
+      add_square(objective, d, token);
+      break;
     case ObjectiveRule::kDistillation:
       token.loss -= objective.reference_weight * (facts.log_reference - facts.log_mu) * ratio.value;
       token.gradient -=

@@ -18,12 +18,15 @@
 ///                   weight_high; u = e^(log_pi - log_prox)
 ///   moment          -w_A * r * A, dropped where the step's plan says so (step_targets.h)
 ///   reference KL    -keep * w_A * [log_ref - log_pi] * r + w_KL * d^2, keep = p >= -clip_low
+///   importance      -w_A * r * A
+///   regularized     -w_A * A * log_pi  +  w_KL * d^2
 ///   distillation    -w_ref * (log_ref - log_mu) * r
 ///   cross-entropy   -log_pi
 ///
-/// All but the last three add w_ref * (e^k - k - 1), k = log_ref - log_pi. Values in brackets are
-/// constants of the gradient. Squares and reference terms cover kept and dropped tokens alike. The
-/// step adds weight * loss of each token and divides by the count of its loss tokens.
+/// All but reference KL, distillation and cross-entropy add w_ref * (e^k - k - 1), k = log_ref -
+/// log_pi. Values in brackets are constants of the gradient. Squares and reference terms cover kept
+/// and dropped tokens alike. The step adds weight * loss of each token and divides by the count of
+/// its loss tokens.
 #pragma once
 
 #include <array>

@@ -30,6 +30,8 @@ enum class ObjectiveRule : uint8_t {
   kCrossEntropy,
   kReferenceKl,
   kDistillation,
+  kImportance,
+  kRegularized,
   kOwn  // of a plugin: ObjectiveSpec::own_loss
 };
 

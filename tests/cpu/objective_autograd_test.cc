@@ -81,6 +81,10 @@ at::Tensor losses(const Objective& o, const at::Tensor& log_pi, const at::Tensor
       return kept(moved < -o.clip_low, k.detach() * r) + square;
     case ObjectiveRule::kDistillation:
       return (log_ref - log_mu) * r * -o.reference_weight;
+    case ObjectiveRule::kImportance:
+      return penalty - r * advantage;
+    case ObjectiveRule::kRegularized:
+      return penalty + square - advantage * log_pi;
     case ObjectiveRule::kCrossEntropy:
       return -log_pi;
     case ObjectiveRule::kOwn:

@@ -63,6 +63,8 @@ double paper_loss(std::string_view name, const Objective& o, const TokenFacts& f
     return (w > o.weight_high ? 0 : -w * clipped(std::exp(x - prox))) + penalty;
   }
   if (name == "m2po") return (f.is_dropped ? 0 : -r * advantage) + penalty;
+  if (name == "importance_sampling") return -r * advantage + penalty;
+  if (name == "dro") return -advantage * x + o.kl_weight * d * d + penalty;
   if (name == "ref_kl")
     return (p < -o.clip_low ? 0 : -(f.log_reference - f.log_pi) * r) + o.kl_weight * d * d;
   if (name == "opd") return -o.reference_weight * (f.log_reference - f.log_mu) * r;
