@@ -122,13 +122,18 @@ Status Optimizer::step(double lr, double gradient_scale) {
   RETURN_IF_ERROR(device_->reserve(reserved_floats_));
   lr_ = as_float(lr);
   scale_ = as_float(gradient_scale);
-  ++num_steps_;
+  // Taken back after an error, and after an exception of a unit.
+  struct Counted {
+    int64_t& num_steps;
+    bool is_done = false;
+    ~Counted() { num_steps -= is_done ? 0 : 1; }
+  } counted{++num_steps_};
   int64_t work = 0;
   for (const UpdatePart& part : plan_.parts)
     work += part.count * (part.rule == UpdateRule::kMuon ? std::min(part.rows, part.columns) : 8);
   Status done = device_->run(std::ssize(units_), work,
                              [&](int64_t i) { return step_unit(units_[static_cast<size_t>(i)]); });
-  if (!done.ok()) --num_steps_;
+  counted.is_done = done.ok();
   return done;
 }
 

@@ -231,6 +231,28 @@ TEST_P(Fp8Model, WeightsWithoutAScaleAreRefusedByNameAndChangeNothing) {
           .ok());
 }
 
+TEST(Fp8Learner, ACheckpointWithoutAScaleIsRefusedByNameAndChangesNothing) {
+  const auto folder = make_folder(model("qwen3"));
+  auto learner = make_learner(folder, learner_options("fp8", 1e-3));
+  const auto saved = testing::scratch_folder("saved_fp8");
+  ASSERT_TRUE(learner->step(testing::two_groups(kTenant), never).ok());
+  ASSERT_TRUE(learner->save(kTenant, saved).ok());
+  const std::string name = "model.layers.1.self_attn.v_proj.weight";
+  const auto tensors = broken(read_model_tensors(saved / "weights").value(), name, 333,
+                              std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(write_safetensors(saved / "weights" / "model.safetensors", tensors).ok());
+  ASSERT_TRUE(learner->step(testing::two_groups(kTenant), never).ok());
+  const auto bits = [&] {
+    return testing::bytes_of(learner->snapshot(kTenant, PolicyVersion(1)).value()->tensors);
+  };
+  const auto before = bits();
+  const Status loaded = learner->load(kTenant, saved);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_THAT(loaded.error().text(), HasSubstr("tensor '" + name + "' is nan at element 333"));
+  EXPECT_EQ(bits(), before);
+  EXPECT_THAT(learner->describe(), HasSubstr("2 optimizer steps")) << "the count stays too";
+}
+
 TEST(Fp8Learner, AnUpdateThatLeavesNoScaleEndsTheStepWithTheTensorsName) {
   const auto folder = make_folder(model("qwen3"));
   auto learner = make_learner(folder, learner_options("fp8", 1e39));  // infinite in fp32

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <new>
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
@@ -145,6 +146,53 @@ TEST(Optimizers, ChangeNothingForAGradientThatIsNotFinite) {
     EXPECT_EQ(stage.weights(), before);
     EXPECT_EQ(stage.optimizer.num_steps(), 2);
   }
+}
+
+/// A device whose AdamW may end with an exception.
+class ThrowingDevice final : public OptimizerDevice {
+ public:
+  ThrowingDevice(const TensorTable& table, const at::Tensor& gradients, const bool& throws)
+      : device_(table, gradients), throws_(throws) {}
+
+  int64_t elements_max() const override { return device_.elements_max(); }
+  int64_t matrix_elements_max() const override { return device_.matrix_elements_max(); }
+  at::Tensor zeros(int64_t count, at::ScalarType type, bool on_host) const override {
+    return device_.zeros(count, type, on_host);
+  }
+  Status run(int64_t count, int64_t work,
+             const std::function<Status(int64_t)>& body) const override {
+    return device_.run(count, work, body);
+  }
+  Status reserve(int64_t floats) const override { return device_.reserve(floats); }
+  double gradient_norm() override { return device_.gradient_norm(); }
+  std::string broken_gradient() const override { return device_.broken_gradient(); }
+  Status adamw(const AdamwArgs& args, int64_t offset) const override {
+    if (throws_) throw std::bad_alloc();
+    return device_.adamw(args, offset);
+  }
+  at::Tensor in_bf16(const at::Tensor& x) const override { return device_.in_bf16(x); }
+  at::Tensor multiply_add(const at::Tensor& c, double beta, const at::Tensor& a,
+                          const at::Tensor& b, bool is_symmetric, double alpha) const override {
+    return device_.multiply_add(c, beta, a, b, is_symmetric, alpha);
+  }
+
+ private:
+  CpuOptimizerDevice device_;
+  const bool& throws_;
+};
+
+TEST(Optimizers, CountNoStepThatEndsWithAnException) {
+  const TensorTable table(small_tensors());
+  const at::Tensor weights = zero_floats(table.count()), gradients = zero_floats(table.count());
+  bool throws = true;
+  Optimizer optimizer(optimizer_of("adamw"), table, table, {weights, gradients, {}},
+                      std::make_unique<ThrowingDevice>(table, gradients, throws));
+  TrainReport report;
+  EXPECT_THROW(static_cast<void>(optimizer.update(report)), std::bad_alloc);
+  EXPECT_EQ(optimizer.num_steps(), 0);
+  throws = false;
+  ASSERT_TRUE(optimizer.update(report).ok());
+  EXPECT_EQ(optimizer.num_steps(), 1);
 }
 
 TEST(Optimizers, StayFiniteWithGradientsOf0AndWithHugeOnes) {

@@ -135,6 +135,8 @@ class CpuBackend final : public LearnerBackend {
   Result<LearnerCopy> capture(size_t slot) override { return trained_[slot].tensors.capture(); }
   Status load(size_t slot, const std::vector<WeightTensor>& tensors,
               const std::filesystem::path& folder) override {
+    // An error of round() would come after the change.
+    if (own_ != nullptr) RETURN_IF_ERROR(own_->check(tensors));
     RETURN_IF_ERROR(trained_[slot].tensors.load(tensors, folder));
     return round();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "kernels/common/memory.h"
 #include "kernels/common/parallel.h"
@@ -218,6 +219,15 @@ Status DecoderWeights::load_status() const {
 Status DecoderWeights::load(const std::vector<WeightTensor>& tensors) {
   RETURN_IF_ERROR(begin_load(tensors));
   load_more(std::numeric_limits<int64_t>::max());
+  return load_status();
+}
+
+Status DecoderWeights::check(const std::vector<WeightTensor>& tensors) {
+  RETURN_IF_ERROR(begin_load(tensors));
+  const auto checks = std::span(parts_).first(stage_ends_.front());
+  int64_t work = 0;
+  for (const Part& part : checks) work += part.count;
+  share_tasks(std::ssize(checks), work, [&](int64_t i) { load(static_cast<size_t>(i)); });
   return load_status();
 }
 

@@ -73,6 +73,8 @@ class DecoderWeights {
   /// Loads the tensors of a folder or a snapshot; all or nothing (tensors.h). FP8 matrices with a
   /// number that is NaN or infinite are refused, since such a block has no scale.
   Status load(const std::vector<WeightTensor>& tensors);
+  /// Why load() would refuse the tensors. It writes nothing, and drops an unfinished load.
+  Status check(const std::vector<WeightTensor>& tensors);
   /// load() in parts, for weights that are not read yet: begin_load(), then load_more() until it is
   /// true. `tensors` must stay valid until then. An unfinished earlier load is dropped.
   Status begin_load(const std::vector<WeightTensor>& tensors);
