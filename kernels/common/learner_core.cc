@@ -125,7 +125,7 @@ void LearnerCore::look(const std::string& name, const at::Tensor& rows) {
     if (const std::string where = first_not_finite(host); !where.empty())
       debug_fault_ =
           fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
-  if (!options_.debug.dump_folder.empty())
+  if (!options_.debug.dump_folder.empty() && is_dumped_)
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), host);
 }
 
@@ -187,12 +187,12 @@ bool LearnerCore::shares_passes() const {
 /// A tenant's micro-batches do not depend on other tenants in the passes or on debug options: they
 /// define the order in which its gradient is added.
 std::vector<MicroBatch> LearnerCore::micro_batches_of(const TrainBatch& batch) const {
-  return pack(batch.samples, options_.micro_batch_tokens,
-              backend_->adapter_batch_tokens().value_or(options_.micro_batch_tokens));
+  return pack(batch.samples, options_.micro_batch_tokens, rows_wanted());
 }
 
 Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(batch.tenant));
+  RETURN_IF_ERROR(open_.check_none(slot, "a training step"));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   const int64_t number = backend_->num_steps(slot) + 1;
   if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
@@ -275,14 +275,18 @@ Status LearnerCore::update(const StepInProgress& step, TrainReport& report) {
   }
   add_means(step.sums, report);
   if (step.batch->loss == LossKind::kPolicy) step.sums.measures.write(report.measures);
+  RETURN_IF_ERROR(update_weights(slot, nullptr, report));
+  return is_dumped ? dump(slot) : ok();
+}
+
+Status LearnerCore::update_weights(size_t slot, const AdamNumbers* adam, TrainReport& report) {
   // Before the update: an error after it would look like a step that changed nothing.
   ASSIGN_OR_RETURN(auto norms, gradient_norms());
-  RETURN_IF_ERROR(backend_->update(slot, report));
-  if (!report.skipped) {
-    if (has_adapters()) norms[static_cast<size_t>(GradientGroup::kAdapters)] = report.grad_norm;
-    report.measures.grad_norms = std::move(norms);
-  }
-  return is_dumped ? dump(slot) : ok();
+  RETURN_IF_ERROR(backend_->update(slot, adam, report));
+  if (report.skipped) return ok();
+  if (has_adapters()) norms[static_cast<size_t>(GradientGroup::kAdapters)] = report.grad_norm;
+  report.measures.grad_norms = std::move(norms);
+  return ok();
 }
 
 Result<std::vector<double>> LearnerCore::gradient_norms() {
@@ -338,6 +342,7 @@ Result<AnswerLoss> LearnerCore::evaluate(const TrainBatch& batch) {
 
 Result<std::shared_ptr<const LearnerImage>> LearnerCore::capture(TenantSlot tenant) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(tenant));
+  RETURN_IF_ERROR(open_.check_none(slot, "a checkpoint"));
   LearnerCopy copy;
   RETURN_IF_ERROR(backend_->run("copying a learner for a checkpoint", 0, [&]() -> Status {
     ASSIGN_OR_RETURN(copy, backend_->capture(slot));
@@ -370,6 +375,7 @@ Status LearnerCore::load(TenantSlot tenant, const std::filesystem::path& folder)
     }
     Status loaded = backend_->load(slot, tensors, folder / "learner");
     if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
+    open_.close(slot);  // they are of the weights before
     return ok();
   });
 }

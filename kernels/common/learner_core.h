@@ -8,7 +8,8 @@
 /// clip and step count: a step of one tenant changes nothing of another. Steps of several adapters
 /// may share passes of at most `micro_batch_tokens` rows. Each adds the same micro-batches as when
 /// it runs alone. A queued step runs one pass at a time, so that passes of other steps can run
-/// between. One thread: the one that made it.
+/// between. The halves of a step that a client asks for use the same passes and the same update
+/// (open_gradients.h); their passes are not shared. One thread: the one that made it.
 #pragma once
 
 #include <functional>
@@ -28,6 +29,7 @@
 #include "kernels/train/kept_batches.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/learner_copy.h"
+#include "kernels/train/open_gradients.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/tenant_steps.h"
@@ -78,7 +80,8 @@ class LearnerBackend {
                                              bool is_of_reference) = 0;
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
   /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
-  virtual Status update(size_t slot, TrainReport& report) = 0;
+  /// `adam`: as in Optimizer::update(); null for the numbers of the slot's options.
+  virtual Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) = 0;
   /// The sum of squares of the last step's gradient, before the clip, of each trained parameter of
   /// table(), in its order. Only of whole weights.
   virtual Result<std::vector<double>> gradient_squares() { return std::vector<double>(); }
@@ -99,7 +102,7 @@ class LearnerBackend {
 /// The error of measure() for whole weights, which have no reference.
 Error no_reference();
 
-class LearnerCore : public Learner, private StepRunner {
+class LearnerCore : public Learner, private StepRunner, private AccumulateRunner {
  public:
   /// `adapters` are valid and of different tenants, in the order of the backend's slots; empty:
   /// whole weights, for a batch of any tenant, by the rules of `options`. `base_folder`: of the
@@ -125,7 +128,14 @@ class LearnerCore : public Learner, private StepRunner {
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
   int64_t next_tokens(const TrainBatch& batch) const override;
-  void discard(TenantSlot tenant) override { steps_.discard(tenant); }
+  void discard(TenantSlot tenant) override;
+  Result<LossResult> accumulate(const LossBatch& batch,
+                                const StopRequested& stop_requested) override;
+  std::optional<Result<LossResult>> accumulate_pass(const std::shared_ptr<const LossBatch>& batch,
+                                                    const StopRequested& stop_requested) override;
+  int64_t next_rows(const LossBatch& batch) const override;
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override;
+  bool has_open_gradients(TenantSlot tenant) const override;
   SampleLimits limits() const override {
     const ModelConfig& config = backend_->model().config;
     return {config.max_positions, config.vocab_size};
@@ -164,6 +174,15 @@ class LearnerCore : public Learner, private StepRunner {
   bool has_debug_fault() const override { return !debug_fault_.empty(); }
   bool shares_passes() const override;
   Status update(const StepInProgress& step, TrainReport& report);
+  /// The update of both kinds of steps; `adam` as in LearnerBackend::update().
+  Status update_weights(size_t slot, const AdamNumbers* adam, TrainReport& report);
+  /// The slot of a client's batch that may be computed.
+  Result<size_t> check_client(const LossBatch& batch) const;
+  int32_t rows_wanted() const override;
+  Result<Division> divide(size_t slot, const LossBatch& batch, uint64_t first_draws,
+                          bool clears) override;
+  Status learn_part(size_t slot, const MicroBatch& batch, const LearnedPart& part) override;
+  Status score_part(size_t slot, const MicroBatch& batch, const LearnedPart& part) override;
   /// The gradient norms by group, without that of adapters.
   Result<std::vector<double>> gradient_norms();
   /// Checks or records activations for the debug options.
@@ -196,11 +215,13 @@ class LearnerCore : public Learner, private StepRunner {
   std::vector<WeightTensor> unused_;
   TenantSteps steps_{*this, options_.micro_batch_tokens};
   const StopRequested* stop_requested_ = nullptr;  // of the step that runs
+  OpenGradients open_{*this};
   // For a step with debug options.
   StepDump dump_;
   std::string debug_fault_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
   bool is_measuring_ = false;  // the debug options do not look
+  bool is_dumped_ = true;      // false: activations are only checked
 };
 
 }  // namespace primerl

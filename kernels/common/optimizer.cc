@@ -28,6 +28,15 @@ constexpr double kMuonScale = 0.2;
 
 float as_float(double value) { return static_cast<float>(value); }
 
+AdamNumbers numbers_of(const OptimizerOptions& options, const OptimizerRules& rules) {
+  return {.lr = options.lr,
+          .beta1 = rules.beta1,
+          .beta2 = rules.beta2,
+          .epsilon = rules.epsilon,
+          .weight_decay = options.weight_decay,
+          .max_norm = options.max_norm};
+}
+
 /// The first elements of each dimension.
 at::Tensor cut(at::Tensor padded, const std::vector<int64_t>& shape) {
   for (size_t i = 0; i < shape.size(); ++i)
@@ -70,7 +79,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, const TensorTable& table,
       plan_(plan_optimizer(options, table, files)),
       buffers_(std::move(buffers)),
       device_(std::move(device)),
-      units_(units_of_plan()) {
+      units_(units_of_plan()),
+      own_numbers_(numbers_of(options, rules_)) {
   const auto type = bytes_of_moment(options) == 2 ? at::kBFloat16 : at::kFloat;
   for (size_t i = 0; i < states_.size(); ++i)
     states_[i] = device_->zeros(plan_.counts[i], type, has_host_moments(options));
@@ -105,7 +115,8 @@ int64_t Optimizer::floats_of_unit(const Unit& unit) const {
   return 4 * std::min(device_->elements_max(), part.count);
 }
 
-Status Optimizer::update(TrainReport& report) {
+Status Optimizer::update(TrainReport& report, const AdamNumbers* adam) {
+  numbers_ = adam != nullptr ? *adam : own_numbers_;
   report.grad_norm = device_->gradient_norm();
   if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
     report.skipped = true;
@@ -113,8 +124,8 @@ Status Optimizer::update(TrainReport& report) {
                                      report.grad_norm, report.loss, device_->broken_gradient());
     return ok();
   }
-  const bool clips = options_.max_norm > 0 && report.grad_norm > options_.max_norm;
-  return step(report.learning_rate, clips ? options_.max_norm / report.grad_norm : 1.0);
+  const bool clips = numbers_.max_norm > 0 && report.grad_norm > numbers_.max_norm;
+  return step(report.learning_rate, clips ? numbers_.max_norm / report.grad_norm : 1.0);
 }
 
 Status Optimizer::step(double lr, double gradient_scale) {
@@ -122,7 +133,7 @@ Status Optimizer::step(double lr, double gradient_scale) {
   RETURN_IF_ERROR(device_->reserve(reserved_floats_));
   lr_ = as_float(lr);
   scale_ = as_float(gradient_scale);
-  // Taken back after an error, and after an exception of a unit.
+  // An error undoes it, and so does an exception of a unit.
   struct Counted {
     int64_t& num_steps;
     bool is_done = false;
@@ -182,8 +193,8 @@ at::Tensor Optimizer::gradient(int64_t offset, int64_t count) const {
 }
 
 void Optimizer::decay(const UpdatePart& part, const at::Tensor& weights) const {
-  if (part.decays && options_.weight_decay > 0)
-    weights.mul_(1.0F - lr_ * as_float(options_.weight_decay));
+  if (part.decays && numbers_.weight_decay > 0)
+    weights.mul_(1.0F - lr_ * as_float(numbers_.weight_decay));
 }
 
 void Optimizer::round_weights(int64_t offset, int64_t count) const {
@@ -205,12 +216,12 @@ Status Optimizer::step_adamw(const Unit& unit) {
   args.second_moments = second.values.mutable_data_ptr<float>();
   args.gradient_scale = scale_;
   args.lr = lr_;
-  args.weight_decay = part.decays ? as_float(options_.weight_decay) : 0.0F;
-  args.beta1 = as_float(rules_.beta1);
-  args.beta2 = as_float(rules_.beta2);
-  args.epsilon = as_float(rules_.epsilon);
-  args.correction1 = as_float(1 - std::pow(rules_.beta1, steps));
-  args.correction2 = as_float(1 - std::pow(rules_.beta2, steps));
+  args.weight_decay = part.decays ? as_float(numbers_.weight_decay) : 0.0F;
+  args.beta1 = as_float(numbers_.beta1);
+  args.beta2 = as_float(numbers_.beta2);
+  args.epsilon = as_float(numbers_.epsilon);
+  args.correction1 = as_float(1 - std::pow(numbers_.beta1, steps));
+  args.correction2 = as_float(1 - std::pow(numbers_.beta2, steps));
   RETURN_IF_ERROR(device_->adamw(args, offset));
   store(first);
   store(second);
@@ -228,7 +239,7 @@ void Optimizer::step_elements(const Unit& unit) {
     weights.add_(change.sign_(), -lr_);
     return round_weights(offset, unit.count);
   }
-  if (part.decays && options_.weight_decay > 0) change.add_(weights, options_.weight_decay);
+  if (part.decays && numbers_.weight_decay > 0) change.add_(weights, numbers_.weight_decay);
   if (rules_.momentum > 0) {
     const Moments sum = moments(0, part.states[0] + unit.begin, unit.count);
     sum.values.mul_(rules_.momentum).add_(change);

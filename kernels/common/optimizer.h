@@ -19,6 +19,7 @@
 
 #include "kernels/ops/ops.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/loss_batch.h"
 #include "kernels/train/optimizer.h"
 #include "kernels/train/optimizer_state.h"
 
@@ -74,7 +75,8 @@ class Optimizer {
   int64_t num_steps() const { return num_steps_; }
   /// One step at report.learning_rate, after the clip; fills report.grad_norm. A gradient or loss
   /// that is NaN or infinite changes nothing: the report says that the step was skipped, and why.
-  Status update(TrainReport& report);
+  /// `adam`: the other numbers of this step, instead of those of the options; null: those.
+  Status update(TrainReport& report, const AdamNumbers* adam = nullptr);
 
   /// Copies of the state's arrays on the host. The next call reuses memory that was released.
   std::vector<WeightTensor> copy_state();
@@ -119,11 +121,13 @@ class Optimizer {
   const OptimizerBuffers buffers_;
   const std::unique_ptr<OptimizerDevice> device_;
   const std::vector<Unit> units_;
+  const AdamNumbers own_numbers_;     // of the options; other kinds use some of them
   int64_t reserved_floats_ = 0;       // of the largest unit
   std::array<at::Tensor, 2> states_;  // of OptimizerPlan
   std::array<at::Tensor, 2> copies_;  // of states_ on the host, made by copy_state()
   int64_t num_steps_ = 0;
   // For the step in progress.
+  AdamNumbers numbers_;
   float lr_ = 0;
   float scale_ = 1;  // of the gradients
 };

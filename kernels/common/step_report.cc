@@ -54,33 +54,4 @@ void add_means(const LossSums& sums, TrainReport& report) {
   report.effective_size = sums.ratio * sums.ratio * per_token / sums.ratio_squared;
 }
 
-TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part) {
-  TokenLoss token =
-      part.loss == LossKind::kCrossEntropy
-          ? cross_entropy_loss(log_pi)
-          : token_loss(*part.objective, {.log_pi = log_pi,
-                                         .log_mu = target.logprob,
-                                         .advantage = target.advantage,
-                                         .log_proximal = target.proximal,
-                                         .log_reference = target.reference,
-                                         .sequence_log_ratio = target.sequence_log_ratio,
-                                         .is_dropped = target.is_dropped});
-  token.loss *= target.weight;
-  token.gradient *= target.weight;
-  return token;
-}
-
-void add_token(const TrainTarget& target, const TokenLoss& token, double entropy, LossSums& sums) {
-  sums.loss += token.loss;
-  sums.entropy += entropy;
-  sums.mismatch_kl += token.mismatch_kl;
-  sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
-  sums.masked += token.masked ? 1 : 0;
-  sums.capped += token.capped ? 1 : 0;
-  sums.masked_by[static_cast<size_t>(token.reason)] += token.masked ? 1 : 0;
-  sums.ratio += token.ratio;
-  sums.ratio_squared += token.ratio * token.ratio;
-  sums.measures.add(target.position, target.distance, token.ratio, token.mismatch_kl);
-}
-
 }  // namespace primerl

@@ -10,6 +10,7 @@
 #include "kernels/train/loss.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
+#include "kernels/train/part_losses.h"
 
 namespace primerl {
 
@@ -24,10 +25,5 @@ Recompute recompute_of(std::string_view name);
 TrainReport begin_report(const TrainBatch& batch, const TrainingRules& rules, int64_t step);
 /// Computes the means from the sums of a step.
 void add_means(const LossSums& sums, TrainReport& report);
-
-/// The loss of a token, given its current log-probability.
-TokenLoss target_loss(const TrainTarget& target, double log_pi, const LearnedPart& part);
-/// Adds the loss of a token to the sums.
-void add_token(const TrainTarget& target, const TokenLoss& token, double entropy, LossSums& sums);
 
 }  // namespace primerl

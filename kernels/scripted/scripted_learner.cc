@@ -14,6 +14,7 @@
 #include "graph/base/json.h"
 #include "graph/base/random.h"
 #include "kernels/scripted/device_fault.h"
+#include "kernels/scripted/scripted_gradients.h"
 #include "kernels/scripted/scripted_weights.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
@@ -25,9 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kStateBytesMax = 4096;
-
-/// Maps a hash to a uniform number in [0, 1).
-double unit_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
 
 /// Sums of a step, added token by token in the order of the batch: micro-batches change nothing.
 struct Sums {
@@ -46,7 +44,7 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
         mix(sums.digest, static_cast<uint64_t>(sample.tokens[i]) << 1 | (sample.loss_mask[i] & 1U));
     if (sample.loss_mask[i] == 0) continue;
     ++sums.num_loss_tokens;
-    const double chance = unit_of(mix(history, sums.digest));
+    const double chance = uniform_of(mix(history, sums.digest));
     sums.entropy += 0.5 + chance;
     if (loss == LossKind::kCrossEntropy) {
       sums.loss += 2 * chance;
@@ -76,7 +74,19 @@ class ScriptedLearner final : public Learner {
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
   int64_t next_tokens(const TrainBatch& batch) const override;
-  void discard(TenantSlot tenant) override { unfinished_.erase(tenant); }
+  void discard(TenantSlot tenant) override {
+    unfinished_.erase(tenant);
+    gradients_.open().close(tenant.index());
+  }
+  Result<LossResult> accumulate(const LossBatch& batch,
+                                const StopRequested& stop_requested) override;
+  std::optional<Result<LossResult>> accumulate_pass(const std::shared_ptr<const LossBatch>& batch,
+                                                    const StopRequested& stop_requested) override;
+  int64_t next_rows(const LossBatch& batch) const override;
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override;
+  bool has_open_gradients(TenantSlot tenant) const override {
+    return gradients_.open().has_open(tenant.index());
+  }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     cost_ += options_.snapshot_cost;
@@ -153,6 +163,7 @@ class ScriptedLearner final : public Learner {
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
   }
   Result<Stepping> begin_step(const TrainBatch& batch);
+  Status check_client(const LossBatch& batch) const;
   /// The next micro-batch: samples from `first` on.
   MicroBatch micro_batch(const TrainBatch& batch, size_t first) const;
   /// Called between micro-batches.
@@ -167,6 +178,10 @@ class ScriptedLearner final : public Learner {
   std::map<TenantSlot, Stepping> unfinished_;  // tenants whose step has further passes
   std::map<TenantSlot, Saving> saving_;        // with save_time
   Duration cost_;
+  ScriptedGradients gradients_{
+      options_,
+      [this](size_t slot) { return trained_of(TenantSlot(static_cast<uint32_t>(slot))).history; },
+      [this](Duration cost) { cost_ += cost; }};
 };
 
 Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
@@ -223,6 +238,7 @@ int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
 }
 
 Result<ScriptedLearner::Stepping> ScriptedLearner::begin_step(const TrainBatch& batch) {
+  RETURN_IF_ERROR(gradients_.open().check_none(batch.tenant.index(), "a training step"));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
   Stepping step;
@@ -284,10 +300,51 @@ TrainReport ScriptedLearner::end_step(Stepping& step) {
   Trained& trained = trained_of(step.batch->tenant);
   ++trained.num_steps;
   trained.history = mix(trained.history, sums.digest);
-  report.grad_norm = 0.1 + unit_of(trained.history);
+  report.grad_norm = 0.1 + uniform_of(trained.history);
   const TrainingRules rules = rules_of(step.batch->tenant);
   report.learning_rate =
       learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, trained.num_steps);
+  return report;
+}
+
+Status ScriptedLearner::check_client(const LossBatch& batch) const {
+  if (unfinished_.contains(batch.tenant))
+    return error(Code::kInvalid, "an accumulate while the tenant has an unfinished step");
+  if (gradients_.open().is_running(batch.tenant.index(), batch)) return ok();
+  return check_loss_batch(batch, limits());
+}
+
+Result<LossResult> ScriptedLearner::accumulate(const LossBatch& batch,
+                                               const StopRequested& stop_requested) {
+  RETURN_IF_ERROR(check_client(batch));
+  return gradients_.open().accumulate(batch.tenant.index(), batch, stop_requested);
+}
+
+std::optional<Result<LossResult>> ScriptedLearner::accumulate_pass(
+    const std::shared_ptr<const LossBatch>& batch, const StopRequested& stop_requested) {
+  const Status valid = check_client(*batch);
+  if (!valid.ok()) return valid.error();
+  return gradients_.open().accumulate_pass(batch->tenant.index(), batch, stop_requested);
+}
+
+int64_t ScriptedLearner::next_rows(const LossBatch& batch) const {
+  return check_client(batch).ok() ? gradients_.open().next_rows(batch.tenant.index(), batch) : 1;
+}
+
+Result<TrainReport> ScriptedLearner::apply(TenantSlot tenant, const AdamNumbers& adam) {
+  RETURN_IF_ERROR(check_adam(adam, rules_of(tenant).optimizer));
+  const size_t slot = tenant.index();
+  ASSIGN_OR_RETURN(TrainReport report, gradients_.open().report(slot));
+  Trained& trained = trained_of(tenant);
+  ++trained.num_steps;
+  trained.history = mix(trained.history, gradients_.digest(slot));
+  for (const double number :
+       {adam.lr, adam.beta1, adam.beta2, adam.epsilon, adam.weight_decay, adam.max_norm})
+    trained.history = mix(trained.history, std::bit_cast<uint64_t>(number));
+  report.loss *= 1 + options_.loss_shift;
+  report.grad_norm = 0.1 + uniform_of(trained.history);
+  report.learning_rate = adam.lr;
+  gradients_.open().close(slot);
   return report;
 }
 
@@ -304,23 +361,26 @@ Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
   uint64_t prefix = mix(trained_of(tenant).history, static_cast<uint64_t>(tokens[0]));
   for (size_t i = 1; i < tokens.size(); ++i) {
     prefix = mix(prefix, static_cast<uint64_t>(tokens[i]));
-    logprobs.push_back(static_cast<float>(-0.01 - 3 * unit_of(prefix)));
+    logprobs.push_back(scripted_logprob(prefix));
   }
   cost_ += options_.token_cost * static_cast<int64_t>(tokens.size());
   return logprobs;
 }
 
 Result<std::shared_ptr<const LearnerImage>> ScriptedLearner::capture(TenantSlot tenant) {
+  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
   return std::shared_ptr<const LearnerImage>(std::make_shared<Image>(options_, trained_of(tenant)));
 }
 
 Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
+  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
   return Image(options_, trained_of(tenant)).write_now(folder);
 }
 
 Status ScriptedLearner::begin_save(LearnerSave save) {
   if (options_.save_time == Duration()) return Learner::begin_save(std::move(save));
   const TenantSlot tenant = save.tenant;
+  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
   saving_.erase(tenant);
   saving_.emplace(tenant, Saving{std::move(save), Image(options_, trained_of(tenant))});
   return ok();
@@ -385,6 +445,7 @@ Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
   if (!(tensors[0].bytes == scripted_snapshot(PolicyVersion(0), history)->tensors[0].bytes))
     return error(Code::kCorrupt, "'{}' is not of the weights beside it", file.string());
   trained_of(tenant) = {history, *num_steps};
+  gradients_.open().close(tenant.index());  // they are of the weights before
   return ok();
 }
 

@@ -20,7 +20,38 @@ void set_pass_tokens(std::vector<std::optional<Result<TrainReport>>>& reports,
       (*reports[i])->num_pass_tokens = sum;
 }
 
+/// Removes the tenant's result, if there is one.
+template <class T>
+std::optional<Result<T>> fetch(std::map<TenantSlot, Result<T>>& results, TenantSlot tenant) {
+  const auto found = results.find(tenant);
+  if (found == results.end()) return std::nullopt;
+  Result<T> result = std::move(found->second);
+  results.erase(found);
+  return result;
+}
+
+Error no_halves(std::string_view call) {
+  return error(Code::kUnavailable, "this learner has no '{}': it makes whole steps", call);
+}
+
 }  // namespace
+
+Result<LossResult> Learner::accumulate(const LossBatch&, const StopRequested&) {
+  return no_halves("accumulate");
+}
+
+std::optional<Result<LossResult>> Learner::accumulate_pass(
+    const std::shared_ptr<const LossBatch>& batch, const StopRequested& stop_requested) {
+  return accumulate(*batch, stop_requested);
+}
+
+int64_t Learner::next_rows(const LossBatch& batch) const {
+  int64_t rows = 0;
+  for (const LossDatum& datum : batch.data) rows += std::ssize(datum.tokens);
+  return std::max<int64_t>(rows, 1);  // an empty batch also needs a work call
+}
+
+Result<TrainReport> Learner::apply(TenantSlot, const AdamNumbers&) { return no_halves("apply"); }
 
 std::vector<Result<TrainReport>> Learner::step_together(std::span<const TrainBatch* const> batches,
                                                         const StopRequested& stop_requested) {
@@ -74,24 +105,57 @@ std::optional<Status> Learner::end_of_save(TenantSlot tenant, Time /*now*/) {
   return ended;
 }
 
+void Learner::ask(TenantSlot tenant, Waiting next, uint64_t work_call,
+                  const StopRequested& stop_requested) {
+  Waiting& waiting = queue_[tenant];
+  if (waiting.batch != next.batch || waiting.loss_batch != next.loss_batch) {
+    next.num_tokens =
+        next.batch != nullptr ? next_tokens(*next.batch) : next_rows(*next.loss_batch);
+    waiting = std::move(next);
+  }
+  run_pass(turns_.ask(tenant, waiting.num_tokens, work_call), stop_requested);
+}
+
 std::optional<Result<TrainReport>> Learner::step_queued(std::shared_ptr<const TrainBatch> batch,
                                                         uint64_t turn,
                                                         const StopRequested& stop_requested) {
   const TenantSlot tenant = batch->tenant;
-  if (!reports_.contains(tenant)) {
-    Waiting& waiting = queue_[tenant];
-    if (waiting.batch != batch) waiting = {batch, next_tokens(*batch)};
-    run_pass(turns_.ask(tenant, waiting.num_tokens, turn), stop_requested);
-  }
-  const auto found = reports_.find(tenant);
-  if (found == reports_.end()) return std::nullopt;
-  Result<TrainReport> report = std::move(found->second);
-  reports_.erase(found);
-  return report;
+  if (!reports_.contains(tenant)) ask(tenant, {.batch = std::move(batch)}, turn, stop_requested);
+  return fetch(reports_, tenant);
+}
+
+std::optional<Result<LossResult>> Learner::accumulate_queued(std::shared_ptr<const LossBatch> batch,
+                                                             uint64_t work_call,
+                                                             const StopRequested& stop_requested) {
+  const TenantSlot tenant = batch->tenant;
+  if (!loss_results_.contains(tenant))
+    ask(tenant, {.loss_batch = std::move(batch)}, work_call, stop_requested);
+  return fetch(loss_results_, tenant);
 }
 
 void Learner::run_pass(const std::vector<TenantSlot>& tenants,
                        const StopRequested& stop_requested) {
+  std::vector<TenantSlot> steps;
+  for (const TenantSlot tenant : tenants)
+    if (queue_.at(tenant).batch != nullptr) steps.push_back(tenant);
+  run_steps(steps, stop_requested);
+  for (const TenantSlot tenant : tenants)
+    if (queue_.contains(tenant)) run_accumulate(tenant, stop_requested);
+}
+
+void Learner::run_accumulate(TenantSlot tenant, const StopRequested& stop_requested) {
+  auto result = accumulate_pass(queue_.at(tenant).loss_batch, stop_requested);
+  queue_.erase(tenant);
+  if (result) {
+    in_progress_.erase(tenant);
+    loss_results_.emplace(tenant, *std::move(result));
+  } else {
+    in_progress_.insert(tenant);
+  }
+}
+
+void Learner::run_steps(const std::vector<TenantSlot>& tenants,
+                        const StopRequested& stop_requested) {
   if (tenants.empty()) return;
   std::vector<std::shared_ptr<const TrainBatch>> batches;
   std::vector<int64_t> num_tokens;
@@ -119,6 +183,7 @@ void Learner::leave_queue(TenantSlot tenant) {
   if (in_progress_.erase(tenant) > 0) discard(tenant);
   queue_.erase(tenant);
   reports_.erase(tenant);
+  loss_results_.erase(tenant);
 }
 
 }  // namespace primerl

@@ -7,6 +7,10 @@
 /// another's weights. Steps of several tenants may share a pass over the model: with numerics =
 /// "invariant" each step has the same bits as when run alone. With "fast" a CPU shares no passes,
 /// and on a CUDA device the last bits may differ.
+///
+/// A step has two halves, which a client may ask for one by one: accumulate() adds to the gradients
+/// of its tenant, apply() updates the weights by them. Between the two the gradients are open: no
+/// checkpoint has them (docs/design/client-steps.md).
 #pragma once
 
 #include <cstdint>
@@ -27,6 +31,7 @@
 #include "graph/base/late_answers.h"
 #include "graph/base/resource.h"
 #include "kernels/train/learner_turns.h"
+#include "kernels/train/loss_batch.h"
 #include "kernels/train/step_measures.h"
 #include "kernels/weights/snapshot.h"
 
@@ -178,8 +183,35 @@ class Learner : public Resource, public LateAnswers {
       const StopRequested& stop_requested);
   /// Upper bound of the tokens of `batch` in the next pass of its step; at least 1.
   virtual int64_t next_tokens(const TrainBatch& batch) const;
-  /// Drops the tenant's unfinished step, if there is one.
+  /// Drops the tenant's unfinished step, if there is one, and its open gradients.
   virtual void discard(TenantSlot tenant) { (void)tenant; }
+  /// Forward and backward: adds the gradient of the sum of the losses to the tenant's open
+  /// gradients, and opens them if none are. Calls before an apply() add up to the bits of one call
+  /// with the same micro-batches in the same order. With batch.forward_only nothing is opened or
+  /// changed, and no dropout is drawn. A refused batch changes nothing. An error while it computes,
+  /// or a stop, discards all open gradients of the tenant, because a part may have been added. The
+  /// default refuses: the learner has no halves.
+  virtual Result<LossResult> accumulate(const LossBatch& batch,
+                                        const StopRequested& stop_requested);
+  /// One micro-batch of accumulate(); empty: call again with the same batch. Another batch of the
+  /// tenant is refused meanwhile. The default runs the whole call.
+  virtual std::optional<Result<LossResult>> accumulate_pass(
+      const std::shared_ptr<const LossBatch>& batch, const StopRequested& stop_requested);
+  /// Upper bound of the rows of the next accumulate_pass(); at least 1.
+  virtual int64_t next_rows(const LossBatch& batch) const;
+  /// One AdamW step by the open gradients, which are closed then. Schedule and numbers of the
+  /// tenant's options are not used, except the groups without decay. The report has the sum of the
+  /// losses as `loss`, the counts of all calls, the norm before the clip and the learning rate; a
+  /// gradient that is not finite is skipped, as in step(). An error changes nothing: no gradients
+  /// are open, the numbers are not valid, or the tenant's optimizer is not adamw.
+  virtual Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam);
+  /// Whether the tenant has open gradients, or a call that opens them is not finished. Then step(),
+  /// capture(), save() and begin_save() are refused, and load() discards them. For wrappers: an
+  /// answer is not recorded. Actors know which calls they made.
+  virtual bool has_open_gradients(TenantSlot tenant) const {
+    (void)tenant;
+    return false;
+  }
   /// The current weights of `tenant`, named `version`: an immutable copy. It has the default key;
   /// the caller knows the tenant. Only adapter tensors (adapter.h) if an adapter is trained.
   virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
@@ -216,7 +248,13 @@ class Learner : public Resource, public LateAnswers {
   virtual std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                          uint64_t turn,
                                                          const StopRequested& stop_requested);
-  /// The tenant has no batch, or no longer; allowed at any time between work calls.
+  /// accumulate(), micro-batch by micro-batch, in the queue of step_queued(): the same shares and
+  /// the same rules of the calls. Micro-batches of several tenants run one after another.
+  virtual std::optional<Result<LossResult>> accumulate_queued(
+      std::shared_ptr<const LossBatch> batch, uint64_t work_call,
+      const StopRequested& stop_requested);
+  /// The tenant has no batch, or no longer; allowed at any time between work calls. If its
+  /// accumulate() was not finished, its open gradients are discarded.
   virtual void leave_queue(TenantSlot tenant);
   /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
   /// tenants share.
@@ -227,21 +265,27 @@ class Learner : public Resource, public LateAnswers {
   virtual SampleLimits limits() const = 0;
 
  private:
-  void run_pass(const std::vector<TenantSlot>& tenants, const StopRequested& stop_requested);
-
+  /// Exactly one of the two batches is set.
   struct Waiting {
-    std::shared_ptr<const TrainBatch> batch;
+    std::shared_ptr<const TrainBatch> batch = {};
+    std::shared_ptr<const LossBatch> loss_batch = {};
     int64_t num_tokens = 0;  // in its next pass
   };
+
+  void run_pass(const std::vector<TenantSlot>& tenants, const StopRequested& stop_requested);
+  void run_steps(const std::vector<TenantSlot>& tenants, const StopRequested& stop_requested);
+  void run_accumulate(TenantSlot tenant, const StopRequested& stop_requested);
+  void ask(TenantSlot tenant, Waiting next, uint64_t work_call,
+           const StopRequested& stop_requested);
 
   std::map<TenantSlot, Status> saved_;  // ends that were not asked for
   LearnerTurns turns_;
   // At most one per tenant.
   std::map<TenantSlot, Waiting> queue_;
-  std::set<TenantSlot> in_progress_;                   // tenants whose step had a pass and needs
-                                                       // another
-  std::map<TenantSlot, Result<TrainReport>> reports_;  // results of a pass that were not fetched
-                                                       // yet
+  std::set<TenantSlot> in_progress_;  // tenants whose call had a pass and needs another
+  // Results of a pass that were not fetched yet.
+  std::map<TenantSlot, Result<TrainReport>> reports_;
+  std::map<TenantSlot, Result<LossResult>> loss_results_;
 };
 
 }  // namespace primerl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -63,16 +64,16 @@ uint64_t draws_of_prompt(const TrainSample& sample, int32_t num_tokens) {
   return hash;
 }
 
-/// Appends the rows [begin, end) of a sample as a span that first attends to `num_cached` shared
-/// rows.
-void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t end,
+/// Appends the rows [begin, end) of a sequence as a span that first attends to `begin` shared rows,
+/// from `shared_row` on.
+void add_rows(RowBatch& rows, std::span<const int32_t> tokens, int32_t begin, int32_t end,
               int32_t shared_row, uint64_t draws) {
   const int32_t first = static_cast<int32_t>(rows.num_rows());
   rows.spans.push_back({first, end - begin, begin, static_cast<int32_t>(rows.kv_blocks.size())});
   for (int32_t i = 0; i < begin; ++i) rows.kv_blocks.push_back(shared_row + i);
   for (int32_t i = begin; i < end; ++i) {
     const int32_t row = first + i - begin;
-    rows.tokens.push_back(sample.tokens[static_cast<size_t>(i)]);
+    rows.tokens.push_back(tokens[static_cast<size_t>(i)]);
     rows.positions.push_back(i);
     rows.draws.push_back(mix(draws, static_cast<uint64_t>(i)));
     rows.cache_rows.push_back(row);
@@ -108,14 +109,30 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int
 void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Unit& unit) {
   const int32_t prompt_row = static_cast<int32_t>(batch.rows.num_rows());
   const TrainSample& first = samples[unit.samples.front()];
-  add_rows(batch.rows, first, 0, unit.num_prompt_tokens, 0,
+  add_rows(batch.rows, first.tokens, 0, unit.num_prompt_tokens, 0,
            draws_of_prompt(first, unit.num_prompt_tokens));
   for (const size_t i : unit.samples) {
     const int32_t own_row = static_cast<int32_t>(batch.rows.num_rows());
     const int32_t end = static_cast<int32_t>(samples[i].tokens.size()) - 1;
     if (end > unit.num_prompt_tokens)
-      add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row, i);
+      add_rows(batch.rows, samples[i].tokens, unit.num_prompt_tokens, end, prompt_row, i);
     add_targets(batch, samples[i], i, unit.num_prompt_tokens, prompt_row, own_row);
+  }
+}
+
+void add_datum(MicroBatch& batch, const LossDatum& datum, size_t index, uint64_t draws) {
+  const auto first = static_cast<int32_t>(batch.rows.num_rows());
+  add_rows(batch.rows, datum.tokens, 0, static_cast<int32_t>(num_rows(datum)), 0, draws);
+  for (size_t i = 0; i < datum.targets.size(); ++i) {
+    TrainTarget target;
+    target.row = first + (datum.positions.empty() ? static_cast<int32_t>(i) : datum.positions[i]);
+    target.label = datum.targets[i];
+    if (!datum.logprobs.empty()) target.logprob = datum.logprobs[i];
+    if (!datum.advantages.empty()) target.advantage = datum.advantages[i];
+    if (!datum.weights.empty()) target.weight = datum.weights[i];
+    target.sample = static_cast<int32_t>(index);
+    target.position = static_cast<int32_t>(i);
+    batch.targets.push_back(target);
   }
 }
 
@@ -189,6 +206,25 @@ void MicroBatch::append(const MicroBatch& other, int32_t adapter) {
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max,
                              int32_t rows_wanted) {
   return std::move(pack_for_ranks(samples, rows_max, rows_wanted, {}, 1).front());
+}
+
+std::vector<MicroBatch> pack(std::span<const LossDatum> data, int32_t rows_wanted,
+                             uint64_t first_draws) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < data.size(); ++i) order.push_back(i);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](size_t i) { return num_rows(data[i]); });
+  std::vector<Document> documents;
+  for (const size_t i : order) documents.push_back({num_rows(data[i]), 0});
+  std::vector<MicroBatch> batches;
+  for (const MicroBatchPlan& bin : first_fit(documents, rows_wanted)) {
+    MicroBatch& batch = batches.emplace_back();
+    for (const size_t document : bin) {
+      const size_t i = order[document];
+      add_datum(batch, data[i], i, first_draws + i);
+    }
+  }
+  return batches;
 }
 
 std::vector<std::vector<MicroBatch>> pack_for_ranks(std::span<const TrainSample> samples,

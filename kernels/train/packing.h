@@ -17,6 +17,7 @@
 #include "kernels/engine/row_batch.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/loss.h"
+#include "kernels/train/loss_batch.h"
 #include "kernels/train/ranks.h"
 
 namespace primerl {
@@ -29,7 +30,7 @@ struct TrainTarget {
   float advantage = 0;
   float inverse_temperature = 1;
   int32_t sample = 0;     // index in the batch
-  int32_t position = 0;   // of the token in its sample
+  int32_t position = 0;   // of the token in its sample; of a LossDatum: of the target in the datum
   int32_t distance = -1;  // TrainSample::distances
   double weight = 1;      // of its loss: of the sample, times that of step_targets.h
   float proximal = std::numeric_limits<float>::quiet_NaN();   // NaN: none stored
@@ -56,6 +57,7 @@ struct LearnedPart {
   const Objective* objective = nullptr;
   double per_token = 0;  // 1 / loss tokens of the step
   LossSums* sums = nullptr;
+  LossResult* result = nullptr;  // of a client's LossBatch; then there are no `sums`
 };
 
 /// First-fit by length, longest first, to at most `rows_wanted` rows. Samples that share a prompt
@@ -68,6 +70,11 @@ std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_
 inline std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
   return pack(samples, rows_max, rows_max);
 }
+
+/// pack() for data of a client: each datum computes its own rows, and its random keys depend on
+/// `first_draws` + its index and on the position. The batch has passed check_loss_batch().
+std::vector<MicroBatch> pack(std::span<const LossDatum> data, int32_t rows_wanted,
+                             uint64_t first_draws);
 
 /// pack() for several ranks that step together: equally many micro-batches for each rank, with
 /// nearly equal costs (ranks.h). Ranks without enough samples get dummies. One rank: pack().

@@ -79,6 +79,8 @@ class TenantSteps {
     const auto found = unfinished_.find(batch.tenant);
     return found != unfinished_.end() && found->second->batch == &batch;
   }
+  /// Whether a step of the tenant had a pass and needs another.
+  bool has_unfinished(TenantSlot tenant) const { return unfinished_.contains(tenant); }
   void discard(TenantSlot tenant) { unfinished_.erase(tenant); }
 
  private:

@@ -5,7 +5,8 @@
 namespace primerl {
 namespace {
 
-std::string difference(const Result<TrainReport>& then, const Result<TrainReport>& now,
+template <class T>
+std::string difference(const Result<T>& then, const Result<T>& now,
                        const ReplayTolerance& tolerance, double& largest) {
   if (then.ok() && now.ok()) return difference(*then, *now, tolerance, largest);
   if (then.ok()) return fmt::format("it failed: {}", now.error().text());
@@ -27,32 +28,45 @@ class ResumingLearner final : public TracedLearner {
   }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
-    Followed& followed = of(batch.tenant);
-    if (!followed.is_real) {
-      auto report = TracedLearner::step(batch, stop);
-      if (!report.ok() || report->skipped) return report;
-      if (++followed.num_taken == point_of(batch.tenant).num_steps)
-        RETURN_IF_ERROR(load_checkpoint(batch.tenant));
-      return report;
+    return follow_step(
+        batch.tenant, [&] { return TracedLearner::step(batch, stop); },
+        [&] { return learner().step(batch, stop); });
+  }
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
+    return follow_step(
+        tenant, [&] { return TracedLearner::apply(tenant, adam); },
+        [&] { return learner().apply(tenant, adam); });
+  }
+  /// Calls before the checkpoint were applied before it. Later ones are computed again, also those
+  /// that were open when the run ended.
+  Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    const TenantSlot tenant = batch.tenant;
+    const bool is_again = of(tenant).is_real && is_replaying(tenant);
+    auto then = TracedLearner::accumulate(batch, stop);
+    if (!is_again) return then;
+    if (!then.ok() && then.error().code() == Code::kCancelled) {
+      learner().discard(tenant);  // as the stop did
+      return then;
     }
-    if (!is_replaying(batch.tenant)) return TracedLearner::step(batch, stop);
-    const auto then = TracedLearner::step(batch, stop);
-    // It was stopped, perhaps together with other steps, and had no result.
-    if (!then.ok() && then.error().code() == Code::kCancelled) return then;
-    auto now = learner().step(batch, stop);
-    const bool counts = now.ok() && !now->skipped;
-    followed.num_taken += counts ? 1 : 0;
+    auto now = learner().accumulate(batch, stop);
     double largest = 0;
     if (const std::string what = difference(then, now, setup_.tolerance, largest); !what.empty())
-      setup_.on_divergence(
-          fmt::format("training step {}{} of this start came out otherwise than recorded: {}",
-                      followed.num_taken, name_of(batch.tenant), what));
-    if (setup_.tolerance.is_exact()) {
-      if (then.ok() && now.ok()) now->num_pass_tokens = then->num_pass_tokens;
-      return now;
-    }
-    if (setup_.near != nullptr && counts) setup_.near->add_report(largest);
+      setup_.on_divergence(fmt::format(
+          "an accumulate after training step {}{} of this start came out otherwise than recorded: "
+          "{}",
+          of(tenant).num_taken, name_of(tenant), what));
+    if (setup_.tolerance.is_exact()) return now;
+    if (setup_.near != nullptr && now.ok())
+      setup_.near->add_logprobs(static_cast<uint64_t>(now->totals.num_targets), largest);
     return then;
+  }
+  void discard(TenantSlot tenant) override {
+    if (of(tenant).is_real) learner().discard(tenant);
+    if (is_replaying(tenant)) TracedLearner::discard(tenant);
+  }
+  bool has_open_gradients(TenantSlot tenant) const override {
+    return tenants_[tenant.index()].is_real ? learner().has_open_gradients(tenant)
+                                            : TracedLearner::has_open_gradients(tenant);
   }
 
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
@@ -91,6 +105,7 @@ class ResumingLearner final : public TracedLearner {
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(const LearnerProgress progress, read_state<LearnerProgress>(state));
     for (const auto& [tenant, then] : progress.tenants) RETURN_IF_ERROR(restore(tenant, then));
+    set_progress(progress);
     return ok();
   }
   /// Calls of tenants that follow the record cost nothing; calls of the others cost what the real
@@ -109,6 +124,39 @@ class ResumingLearner final : public TracedLearner {
     int64_t num_taken = 0;
     bool is_saving = false;  // the real learner has begun the save that was asked for last
   };
+
+  /// A training step: `recorded` has it from the record, or computes it if the tenant is live;
+  /// `compute` computes it again.
+  template <class Recorded, class Compute>
+  Result<TrainReport> follow_step(TenantSlot tenant, const Recorded& recorded,
+                                  const Compute& compute) {
+    Followed& followed = of(tenant);
+    if (!followed.is_real) {
+      auto report = recorded();
+      if (!report.ok() || report->skipped) return report;
+      if (++followed.num_taken == point_of(tenant).num_steps)
+        RETURN_IF_ERROR(load_checkpoint(tenant));
+      return report;
+    }
+    if (!is_replaying(tenant)) return recorded();
+    const auto then = recorded();
+    // It was stopped, perhaps together with other steps, and had no result.
+    if (!then.ok() && then.error().code() == Code::kCancelled) return then;
+    auto now = compute();
+    const bool counts = now.ok() && !now->skipped;
+    followed.num_taken += counts ? 1 : 0;
+    double largest = 0;
+    if (const std::string what = difference(then, now, setup_.tolerance, largest); !what.empty())
+      setup_.on_divergence(
+          fmt::format("training step {}{} of this start came out otherwise than recorded: {}",
+                      followed.num_taken, name_of(tenant), what));
+    if (setup_.tolerance.is_exact()) {
+      if (then.ok() && now.ok()) now->num_pass_tokens = then->num_pass_tokens;
+      return now;
+    }
+    if (setup_.near != nullptr && counts) setup_.near->add_report(largest);
+    return then;
+  }
 
   Followed& of(TenantSlot tenant) { return tenants_[tenant.index()]; }
   const RecoveryPoint& point_of(TenantSlot tenant) const { return setup_.points[tenant.index()]; }
@@ -134,6 +182,12 @@ class ResumingLearner final : public TracedLearner {
                    "a learner that had taken {} steps{} has no newer checkpoint than "
                    "that of step {}",
                    followed.num_taken, name_of(tenant), reached);
+    if (followed.num_taken == reached && then.is_open)
+      return error(
+          Code::kInvalid,
+          "a learner that had open gradients after {} steps{} has no checkpoint of a later "
+          "step",
+          followed.num_taken, name_of(tenant));
     if (followed.num_taken == reached && !followed.is_real)
       RETURN_IF_ERROR(load_checkpoint(tenant));
     if (!followed.is_real || then.newest.is_none()) return ok();

@@ -15,14 +15,15 @@ bool are_bits_equal(double a, double b) {
 }
 
 /// The first member of type double that differs.
+template <class Report>
 struct FirstNumber {
-  const TrainReport &then, &now;
+  const Report &then, &now;
   const ReplayTolerance& tolerance;
   double& largest;
   std::string difference{};
 
   template <class M>
-  FirstNumber& operator()(std::string_view name, M TrainReport::*member) {
+  FirstNumber& operator()(std::string_view name, M Report::*member) {
     if constexpr (std::is_same_v<M, double>) compare(name, then.*member, now.*member);
     return *this;
   }
@@ -69,7 +70,7 @@ std::string first_large_difference(const std::vector<float>& then, const std::ve
 
 std::string difference(const TrainReport& then, const TrainReport& now,
                        const ReplayTolerance& tolerance, double& largest) {
-  FirstNumber number{then, now, tolerance, largest};
+  FirstNumber<TrainReport> number{then, now, tolerance, largest};
   TrainReport::fields(number);
   if (!number.difference.empty()) return number.difference;
   if (then.num_tokens != now.num_tokens || then.num_loss_tokens != now.num_loss_tokens ||
@@ -81,6 +82,28 @@ std::string difference(const TrainReport& then, const TrainReport& now,
   if (then.skipped != now.skipped)
     return fmt::format("the step was {}skipped, now it was {}", then.skipped ? "" : "not ",
                        now.skipped ? "" : "not");
+  return {};
+}
+
+std::string difference(const LossResult& then, const LossResult& now,
+                       const ReplayTolerance& tolerance, double& largest) {
+  if (then.logprobs.size() != now.logprobs.size())
+    return fmt::format("recorded {} data, now {}", then.logprobs.size(), now.logprobs.size());
+  for (size_t i = 0; i < then.logprobs.size(); ++i)
+    if (const std::string what =
+            first_large_difference(then.logprobs[i], now.logprobs[i], tolerance.logprob, largest);
+        !what.empty())
+      return fmt::format("log-probabilities of datum {}, {}", i, what);
+  double largest_number = 0;
+  FirstNumber<LossTotals> number{then.totals, now.totals, tolerance, largest_number};
+  LossTotals::fields(number);
+  if (!number.difference.empty()) return number.difference;
+  if (then.totals.num_trained != now.totals.num_trained ||
+      then.totals.num_targets != now.totals.num_targets ||
+      then.totals.num_tokens != now.totals.num_tokens)
+    return fmt::format("targets: recorded {} of {} train, for {} tokens, now {} of {} for {}",
+                       then.totals.num_trained, then.totals.num_targets, then.totals.num_tokens,
+                       now.totals.num_trained, now.totals.num_targets, now.totals.num_tokens);
   return {};
 }
 

@@ -43,6 +43,10 @@ std::string first_large_difference(const std::vector<float>& then, const std::ve
 std::string difference(const TrainReport& then, const TrainReport& now,
                        const ReplayTolerance& tolerance, double& largest);
 
+/// The same for two answers to one accumulate(); `largest` is of the log-probabilities.
+std::string difference(const LossResult& then, const LossResult& now,
+                       const ReplayTolerance& tolerance, double& largest);
+
 /// Counts the numbers that were compared within a tolerance. Any thread.
 class ToleranceCounts {
  public:

@@ -1,6 +1,7 @@
 #include "runtime/replay/traced_learner.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace primerl {
 namespace {
@@ -47,7 +48,93 @@ struct LearnerAnswer : TrainReport, SampleLimits, AnswerLoss {
   }
 };
 
+enum class LossCall : uint8_t { kAccumulate, kQueued, kPiece, kLeft };
+
+std::string_view to_string(LossCall call) {
+  constexpr std::string_view kNames[] = {"accumulate", "queued accumulate", "accumulate piece",
+                                         "left queue"};
+  const auto index = static_cast<size_t>(call);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+constexpr size_t kLossPieceBytes = size_t{512} << 10;  // an answer must be smaller than a message
+
+/// One call of a client, or a piece of its log-probabilities.
+struct LossAnswer : LossTotals {
+  static constexpr std::string_view kName = "LossAnswer";
+  static constexpr uint32_t kVersion = 1;
+  uint8_t call = 0;
+  bool has_failed = false;
+  uint8_t code = 0;
+  std::string text;
+  TenantSlot tenant;
+  bool is_granted = false;     // a queued call has its result; leaving closed the gradients
+  uint64_t num_bytes = 0;      // of the log-probabilities, in pieces that follow
+  std::vector<uint8_t> piece;  // of them
+
+  template <class F>
+  static void fields(F& f) {
+    using A = LossAnswer;
+    f("call", &A::call)("has_failed", &A::has_failed)("code", &A::code)("text", &A::text)(
+        "tenant", &A::tenant)("is_granted", &A::is_granted)("num_bytes", &A::num_bytes)("piece",
+                                                                                        &A::piece);
+    LossTotals::fields(f);
+  }
+};
+
+/// The log-probabilities of a LossResult.
+struct Logprobs {
+  std::vector<std::vector<float>> of_data;
+  template <class F>
+  static void fields(F& f) {
+    f("of_data", &Logprobs::of_data);
+  }
+};
+
 }  // namespace
+
+class TracedLearner::LossCalls final : public TracedCalls<LossAnswer, LossCall> {
+ public:
+  using TracedCalls::TracedCalls;
+
+  Result<LossResult> keep_result(TenantSlot tenant, Result<LossResult> result) const {
+    if (!is_recording()) return result;
+    Blob bytes;
+    auto kept = keep(LossCall::kAccumulate, std::move(result),
+                     [&](LossAnswer& answer, const LossResult& made) {
+                       bytes = written_state(Logprobs{made.logprobs});
+                       static_cast<LossTotals&>(answer) = made.totals;
+                       answer.tenant = tenant;
+                       answer.num_bytes = bytes.size();
+                     });
+    const auto* data = reinterpret_cast<const uint8_t*>(bytes.bytes().data());
+    for (size_t begin = 0; begin < bytes.size(); begin += kLossPieceBytes) {
+      LossAnswer answer;
+      answer.tenant = tenant;
+      answer.piece.assign(data + begin, data + std::min(bytes.size(), begin + kLossPieceBytes));
+      keep(LossCall::kPiece, std::move(answer));
+    }
+    return kept;
+  }
+  Result<LossResult> recorded_result(TenantSlot tenant) const {
+    ASSIGN_OR_RETURN(LossAnswer answer, take(LossCall::kAccumulate));
+    if (answer.tenant != tenant)
+      return error(
+          Code::kCorrupt,
+          "the learner was asked for an accumulate of tenant {}, in the recorded run of {}", tenant,
+          answer.tenant);
+    std::vector<std::byte> bytes;
+    while (bytes.size() < answer.num_bytes) {
+      ASSIGN_OR_RETURN(const LossAnswer next, take(LossCall::kPiece));
+      const auto piece = std::as_bytes(std::span(next.piece));
+      if (piece.empty())
+        return error(Code::kCorrupt, "an answer of the learner has an empty piece");
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    }
+    ASSIGN_OR_RETURN(Logprobs logprobs, read_state<Logprobs>(std::span<const std::byte>(bytes)));
+    return LossResult{std::move(logprobs.of_data), LossTotals(answer)};
+  }
+};
 
 class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, LearnerCall> {
  public:
@@ -56,11 +143,13 @@ class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, LearnerCall
 
 TracedLearner::TracedLearner(std::shared_ptr<Learner> learner, KeepAnswer keep)
     : learner_(std::move(learner)),
-      calls_(std::make_unique<Calls>("learner", nullptr, std::move(keep))) {}
+      calls_(std::make_unique<Calls>("learner", nullptr, keep)),
+      loss_calls_(std::make_unique<LossCalls>("learner", nullptr, keep)) {}
 
 TracedLearner::TracedLearner(std::shared_ptr<Learner> learner, NextAnswer next)
     : learner_(std::move(learner)),
-      calls_(std::make_unique<Calls>("learner", std::move(next), nullptr)) {}
+      calls_(std::make_unique<Calls>("learner", next, nullptr)),
+      loss_calls_(std::make_unique<LossCalls>("learner", next, nullptr)) {}
 
 TracedLearner::~TracedLearner() = default;
 
@@ -68,15 +157,87 @@ bool TracedLearner::is_replaying() const { return calls_->has_record(); }
 bool TracedLearner::is_replaying(TenantSlot) const { return calls_->has_record(); }
 
 Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopRequested& stop) {
-  if (is_replaying(batch.tenant)) {
-    ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(LearnerCall::kStep));
-    if (answer.tenant != batch.tenant)
-      return error(Code::kCorrupt,
-                   "the learner was asked for a step of tenant {}, in the recorded run of {}",
-                   batch.tenant, answer.tenant);
-    return TrainReport(std::move(answer));
-  }
+  if (is_replaying(batch.tenant)) return recorded_step(batch.tenant);
   return keep_step(batch.tenant, learner_->step(batch, stop));
+}
+
+Result<TrainReport> TracedLearner::recorded_step(TenantSlot tenant) {
+  ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(LearnerCall::kStep));
+  if (answer.tenant != tenant)
+    return error(Code::kCorrupt,
+                 "the learner was asked for a step of tenant {}, in the recorded run of {}", tenant,
+                 answer.tenant);
+  return TrainReport(std::move(answer));
+}
+
+Result<LossResult> TracedLearner::accumulate(const LossBatch& batch, const StopRequested& stop) {
+  TenantProgress& progress = progress_.tenants[batch.tenant];
+  if (!is_replaying(batch.tenant))
+    return loss_calls_->keep_result(batch.tenant, learner_->accumulate(batch, stop));
+  auto result = loss_calls_->recorded_result(batch.tenant);
+  if (result.ok() && !batch.forward_only) progress.is_open = true;
+  if (!result.ok() && result.error().code() == Code::kCancelled) progress.is_open = false;
+  return result;
+}
+
+/// As step_queued().
+std::optional<Result<LossResult>> TracedLearner::accumulate_queued(
+    std::shared_ptr<const LossBatch> batch, uint64_t work_call, const StopRequested& stop) {
+  const TenantSlot tenant = batch->tenant;
+  bool& is_asking = progress_.tenants[tenant].is_asking;
+  is_asking = true;
+  if (is_replaying(tenant)) {
+    const auto answer = loss_calls_->take(LossCall::kQueued);
+    if (!answer.ok() || answer->tenant != tenant || !answer->is_granted) return std::nullopt;
+    is_asking = false;
+    return accumulate(*batch, stop);
+  }
+  auto result = learner_->accumulate_queued(std::move(batch), work_call, stop);
+  is_asking = !result.has_value();
+  LossAnswer answer;
+  answer.tenant = tenant;
+  answer.is_granted = result.has_value();
+  loss_calls_->keep(LossCall::kQueued, std::move(answer));
+  if (!result) return std::nullopt;
+  return loss_calls_->keep_result(tenant, std::move(*result));
+}
+
+Result<TrainReport> TracedLearner::apply(TenantSlot tenant, const AdamNumbers& adam) {
+  if (!is_replaying(tenant)) return keep_step(tenant, learner_->apply(tenant, adam));
+  auto report = recorded_step(tenant);
+  if (report.ok()) progress_.tenants[tenant].is_open = false;
+  return report;
+}
+
+void TracedLearner::discard(TenantSlot tenant) {
+  if (!is_replaying(tenant)) return learner_->discard(tenant);
+  if (const auto found = progress_.tenants.find(tenant); found != progress_.tenants.end())
+    found->second.is_open = false;
+}
+
+bool TracedLearner::has_open_gradients(TenantSlot tenant) const {
+  if (!is_replaying(tenant)) return learner_->has_open_gradients(tenant);
+  const auto found = progress_.tenants.find(tenant);
+  return found != progress_.tenants.end() && found->second.is_open;
+}
+
+/// The progress of an unfinished call depends on other tenants, so it is recorded.
+void TracedLearner::leave_queue(TenantSlot tenant) {
+  const auto found = progress_.tenants.find(tenant);
+  const bool was_asking =
+      found != progress_.tenants.end() && std::exchange(found->second.is_asking, false);
+  if (!is_replaying(tenant)) {
+    learner_->leave_queue(tenant);
+    if (!was_asking) return;
+    LossAnswer answer;
+    answer.tenant = tenant;
+    answer.is_granted = !learner_->has_open_gradients(tenant);
+    loss_calls_->keep(LossCall::kLeft, std::move(answer));
+    return;
+  }
+  if (!was_asking) return;
+  const auto answer = loss_calls_->take(LossCall::kLeft);
+  if (answer.ok() && answer->is_granted) discard(tenant);
 }
 
 Result<TrainReport> TracedLearner::keep_step(TenantSlot tenant, Result<TrainReport> report) {
@@ -89,7 +250,11 @@ Result<TrainReport> TracedLearner::keep_step(TenantSlot tenant, Result<TrainRepo
 }
 
 Blob TracedLearner::save_state() const {
-  return calls_->is_recording() ? written_state(progress_) : Blob();
+  if (!calls_->is_recording()) return {};
+  LearnerProgress now = progress_;
+  for (auto& [tenant, progress] : now.tenants)
+    progress.is_open = learner_->has_open_gradients(tenant);
+  return written_state(now);
 }
 
 Status TracedLearner::restore_state(const Blob& state) {
@@ -203,10 +368,6 @@ std::optional<Result<TrainReport>> TracedLearner::step_queued(
   return keep_step(tenant, std::move(*report));
 }
 
-void TracedLearner::leave_queue(TenantSlot tenant) {
-  if (!is_replaying(tenant)) learner_->leave_queue(tenant);
-}
-
 Status TracedLearner::step() { return is_replaying() ? ok() : learner_->step(); }
 bool TracedLearner::has_work() const { return !is_replaying() && learner_->has_work(); }
 Duration TracedLearner::take_cost() { return is_replaying() ? Duration() : learner_->take_cost(); }
@@ -215,8 +376,10 @@ std::string TracedLearner::describe() const {
 }
 
 bool is_failed_learner_answer(std::span<const std::byte> note) {
-  const auto payload = decode_message(message_type<LearnerAnswer>(), note);
-  return payload.ok() && payload->as<LearnerAnswer>().has_failed;
+  if (const auto payload = decode_message(message_type<LearnerAnswer>(), note); payload.ok())
+    return payload->as<LearnerAnswer>().has_failed;
+  const auto payload = decode_message(message_type<LossAnswer>(), note);
+  return payload.ok() && payload->as<LossAnswer>().has_failed;
 }
 
 std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, TenantSlot tenant,

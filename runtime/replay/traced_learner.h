@@ -4,7 +4,9 @@
 /// --depth control`). An answer names its tenant. For a step only the TrainReport is recorded, even
 /// if the step shared a forward pass. A queued step records first whether its turn has come, then
 /// the answer of the step. The snapshots of a recorded learner have a version but no tensors, which
-/// that depth does not need. Only this class defines what a record keeps of a learner: a new method
+/// that depth does not need. An apply() is recorded as the training step that it is. The answer of
+/// an accumulate() has its log-probabilities in pieces, since they may exceed the limit of a
+/// message. Only this class defines what a record keeps of a learner: a new method
 /// of Learner needs one new method here.
 ///
 /// Threads: the same as those of the learner that it replaces.
@@ -14,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "kernels/train/learner.h"
 #include "runtime/replay/traced_calls.h"
@@ -23,12 +26,15 @@ namespace primerl {
 
 /// Progress of one tenant.
 struct TenantProgress {
-  int64_t num_steps = 0;  // steps since the recorded start, without skipped ones
-  PolicyVersion newest;   // newest version of which a snapshot was made
+  int64_t num_steps = 0;   // steps since the recorded start, without skipped ones
+  PolicyVersion newest;    // newest version of which a snapshot was made
+  bool is_open = false;    // it has open gradients, which no checkpoint has
+  bool is_asking = false;  // a queued accumulate has no result yet
 
   template <class F>
   static void fields(F& f) {
-    f("num_steps", &TenantProgress::num_steps)("newest", &TenantProgress::newest);
+    f("num_steps", &TenantProgress::num_steps)("newest", &TenantProgress::newest)(
+        "is_open", &TenantProgress::is_open)("is_asking", &TenantProgress::is_asking);
   }
 };
 
@@ -65,6 +71,13 @@ class TracedLearner : public Learner {
   SampleLimits limits() const override;
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t turn, const StopRequested& stop) override;
+  Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override;
+  std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
+                                                      uint64_t work_call,
+                                                      const StopRequested& stop) override;
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override;
+  void discard(TenantSlot tenant) override;
+  bool has_open_gradients(TenantSlot tenant) const override;
   void leave_queue(TenantSlot tenant) override;
   Status step() override;
   bool has_work() const override;
@@ -80,14 +93,18 @@ class TracedLearner : public Learner {
   /// Whether answers for no particular tenant come from the record.
   virtual bool is_replaying() const;
   Learner& learner() const { return *learner_; }
+  void set_progress(LearnerProgress progress) { progress_ = std::move(progress); }
 
  private:
   class Calls;
+  class LossCalls;
+  Result<TrainReport> recorded_step(TenantSlot tenant);
   Result<TrainReport> keep_step(TenantSlot tenant, Result<TrainReport> report);
 
   const std::shared_ptr<Learner> learner_;
   const std::unique_ptr<const Calls> calls_;
-  LearnerProgress progress_;  // for a learner that records
+  const std::unique_ptr<const LossCalls> loss_calls_;  // of the same record
+  LearnerProgress progress_;  // without steps and versions in a learner that repeats
 };
 
 /// Whether a resource's note is a learner's answer that a call failed.

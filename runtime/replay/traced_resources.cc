@@ -118,20 +118,41 @@ std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group) {
   return tenants;
 }
 
-Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state) {
+namespace {
+
+/// The progress of each tenant of the group's learner.
+Result<std::map<TenantSlot, TenantProgress>> progress_of(const Plan& plan,
+                                                         const GroupState& state) {
   const PlanGroup& group = plan.group(state.group);
-  std::map<TenantSlot, int64_t> steps;
+  std::map<TenantSlot, TenantProgress> all;
   for (size_t i = 0; i < group.resources.size() && i < state.resources.size(); ++i) {
     if (kind_of(plan, group.resources[i]) != Learner::kResourceKind) continue;
     ASSIGN_OR_RETURN(const auto progress, read_state<LearnerProgress>(state.resources[i]));
-    for (const auto& [tenant, taken] : progress.tenants) {
+    for (const auto& [tenant, reached] : progress.tenants) {
       if (tenant.is_none() || tenant.index() >= plan.tenants.size())
         return error(Code::kCorrupt, "the state of a learner names tenant {} of {}", tenant,
                      plan.tenants.size());
-      steps[tenant] = taken.num_steps;
+      all[tenant] = reached;
     }
   }
+  return all;
+}
+
+}  // namespace
+
+Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state) {
+  ASSIGN_OR_RETURN(const auto progress, progress_of(plan, state));
+  std::map<TenantSlot, int64_t> steps;
+  for (const auto& [tenant, reached] : progress) steps[tenant] = reached.num_steps;
   return steps;
+}
+
+Result<std::vector<TenantSlot>> open_tenants_of(const Plan& plan, const GroupState& state) {
+  ASSIGN_OR_RETURN(const auto progress, progress_of(plan, state));
+  std::vector<TenantSlot> open;
+  for (const auto& [tenant, reached] : progress)
+    if (reached.is_open) open.push_back(tenant);
+  return open;
 }
 
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,

@@ -23,6 +23,9 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
 std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group);
 /// For each tenant of the group's learner: the number of its steps in the saved state.
 Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state);
+/// The tenants of the group's learner that had open gradients in the saved state. It is of no use
+/// without a checkpoint of a later step of each.
+Result<std::vector<TenantSlot>> open_tenants_of(const Plan& plan, const GroupState& state);
 /// The number of training steps at the end of a start's record, by tenant slot.
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts);

@@ -81,6 +81,23 @@ class WatchedLearner final : public Learner {
     if (report) watch_.look(*report);
     return report;
   }
+  Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    return watch_.seen(learner_->accumulate(batch, stop));
+  }
+  std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
+                                                      uint64_t work_call,
+                                                      const StopRequested& stop) override {
+    auto result = learner_->accumulate_queued(std::move(batch), work_call, stop);
+    if (result) watch_.look(*result);
+    return result;
+  }
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
+    return watch_.seen(learner_->apply(tenant, adam));
+  }
+  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
+  bool has_open_gradients(TenantSlot tenant) const override {
+    return learner_->has_open_gradients(tenant);
+  }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return watch_.seen(learner_->step()); }

@@ -84,7 +84,7 @@ void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
 /// mutex_ locked.
 void WorkerCuts::hand_over_newest() {
   for (size_t i = early_.size(); i-- > 0;) {
-    if (!may_be_written(early_[i].head)) continue;
+    if (!may_be_written(early_[i].least_steps)) continue;
     hand_over(std::move(early_[i]));
     early_.erase(early_.begin(), early_.begin() + static_cast<ptrdiff_t>(i) + 1);
     return;
@@ -127,11 +127,18 @@ void WorkerCuts::made(ProcessCut&& cut) {
   for (const GroupState& state : made.cut.groups) {
     head.steps.emplace_back(state.group.value, state.num_steps);
     head.at = std::max(head.at, state.at);
-    const auto taken = learner_steps_of(*setup_.plan, state);
-    if (!taken.ok()) continue;
-    for (const auto& [tenant, steps] : *taken)
-      if (steps > 0)
-        head.learner_steps.emplace_back(tenant.value, setup_.begun_steps[tenant.index()] + steps);
+    const auto reached = learner_steps_of(*setup_.plan, state);
+    if (!reached.ok()) continue;
+    for (const auto& [tenant, steps] : *reached) {
+      const int64_t all = setup_.begun_steps[tenant.index()] + steps;
+      if (steps > 0) head.learner_steps.emplace_back(tenant.value, all);
+      if (steps > 0) made.least_steps[tenant.value] = all;
+    }
+    const auto open = open_tenants_of(*setup_.plan, state);
+    for (size_t i = 0; open.ok() && i < open->size(); ++i) {
+      const TenantSlot tenant = (*open)[i];
+      made.least_steps[tenant.value] = setup_.begun_steps[tenant.index()] + reached->at(tenant) + 1;
+    }
   }
   const std::lock_guard lock(mutex_);
   // The next cut began meanwhile, so segment_ belongs to that one.
@@ -145,8 +152,8 @@ void WorkerCuts::made(ProcessCut&& cut) {
 }
 
 /// Call with mutex_ held.
-bool WorkerCuts::may_be_written(const CutHead& head) const {
-  return std::all_of(head.learner_steps.begin(), head.learner_steps.end(),
+bool WorkerCuts::may_be_written(const std::map<uint32_t, int64_t>& least_steps) const {
+  return std::all_of(least_steps.begin(), least_steps.end(),
                      [this](const auto& each) { return each.second <= checkpoints_[each.first]; });
 }
 

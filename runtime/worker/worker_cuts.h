@@ -5,7 +5,8 @@
 /// that is incomplete when the next one is due is abandoned. Work of a learner since its newest
 /// checkpoint is in no file. So a cut that is newer than a committed checkpoint waits in memory
 /// until one that is not older is committed: at most one more than there are tenants to train here,
-/// beyond that the newest but one is dropped.
+/// beyond that the newest but one is dropped. No checkpoint has open gradients: a cut in which a
+/// tenant had some waits for the checkpoint of a later step of that tenant.
 ///
 /// The newest two cuts of a start are kept, with the record after them. When every process of the
 /// run has a cut, older segments may be removed. Older cuts stay as long as their record, thinned
@@ -72,10 +73,11 @@ class WorkerCuts final : public CutSink {
   struct Made {
     CutHead head;
     ProcessCut cut;
+    std::map<uint32_t, int64_t> least_steps = {};  // by tenant slot: of a checkpoint that it needs
   };
   void begin();
   void made(ProcessCut&& cut);
-  bool may_be_written(const CutHead& head) const;
+  bool may_be_written(const std::map<uint32_t, int64_t>& least_steps) const;
   void hand_over(Made made);
   void hand_over_newest();
   void write();

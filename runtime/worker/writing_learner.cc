@@ -60,6 +60,21 @@ class WritingLearner final : public Learner {
                                                  const StopRequested& stop) override {
     return learner_->step_queued(std::move(batch), number, stop);
   }
+  Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    return learner_->accumulate(batch, stop);
+  }
+  std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
+                                                      uint64_t work_call,
+                                                      const StopRequested& stop) override {
+    return learner_->accumulate_queued(std::move(batch), work_call, stop);
+  }
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
+    return learner_->apply(tenant, adam);
+  }
+  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
+  bool has_open_gradients(TenantSlot tenant) const override {
+    return learner_->has_open_gradients(tenant);
+  }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return learner_->step(); }

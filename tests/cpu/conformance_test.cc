@@ -1,3 +1,4 @@
+#include "tests/conformance/client_steps_conformance.h"
 #include "tests/conformance/engine_conformance.h"
 #include "tests/conformance/learner_conformance.h"
 #include "tests/cpu/tiny_model.h"
@@ -46,6 +47,9 @@ INSTANTIATE_TEST_SUITE_P(Torch, EngineLogits,
 INSTANTIATE_TEST_SUITE_P(Torch, LearnerConformance,
                          ::testing::Values(torch_learner("qwen3"), torch_learner("llama"),
                                            torch_learner("qwen3_moe"), torch_learner("glm4_moe")),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Torch, ClientSteps,
+                         ::testing::Values(torch_learner("qwen3"), torch_learner("qwen3_moe")),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace primerl

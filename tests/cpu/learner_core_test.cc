@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "kernels/common/memory.h"
 #include "tests/cpu/never.h"
@@ -56,8 +58,8 @@ class FakeBackend final : public LearnerBackend {
     for (int layer = 0; layer < num_layers; ++layer) layer_done();
     return fault;
   }
-  Status update(size_t slot, TrainReport& report) override {
-    calls.push_back(fmt::format("update {}", slot));
+  Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) override {
+    calls.push_back(fmt::format("update {}{}", slot, adam == nullptr ? "" : " with numbers"));
     report.grad_norm = 3;
     ++num_updates;
     return ok();
@@ -147,6 +149,56 @@ TEST_F(ALearnerCore, GivesASignOfLifeAfterEachLayer) {
   EXPECT_EQ(num_signs, 1 + 5);
   backend_->layer_done();
   EXPECT_EQ(num_signs, 1 + 5) << "the step is over";
+}
+
+LossBatch two_data(TenantSlot tenant) {
+  LossBatch made;
+  made.tenant = tenant;
+  made.loss = tinker_loss("cross_entropy", {}).value();
+  for (int32_t i = 0; i < 2; ++i) {
+    LossDatum& datum = made.data.emplace_back();
+    datum.tokens = {1, 2, 3, 4};
+    datum.targets = {2, 3, 4, 5};
+  }
+  return made;
+}
+
+TEST_F(ALearnerCore, ClearsTheGradientsOnceForAllCallsBeforeAnUpdate) {
+  LearnerCore& core = make(2);
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(core.accumulate(two_data(TenantSlot(1)), testing::never).ok());
+  EXPECT_EQ(core.apply(TenantSlot(1), {})->grad_norm, 3);
+  EXPECT_EQ(std::ranges::count(backend_->calls, "begin 1 with dropout"), 1);
+  EXPECT_EQ(std::ranges::count(backend_->calls, "pass of 8 rows, 1 parts"), 2);
+  EXPECT_EQ(backend_->calls.back(), "update 1 with numbers");
+  ASSERT_TRUE(core.accumulate(two_data(TenantSlot(1)), testing::never).ok());
+  EXPECT_EQ(std::ranges::count(backend_->calls, "begin 1 with dropout"), 2);
+}
+
+TEST_F(ALearnerCore, DiscardsOpenGradientsAfterAPassThatFails) {
+  LearnerCore& core = make(1);
+  ASSERT_TRUE(core.accumulate(two_data(TenantSlot(0)), testing::never).ok());
+  backend_->fault = error(Code::kExhausted, "no memory");
+  const auto failed = core.accumulate(two_data(TenantSlot(0)), testing::never);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().code(), Code::kExhausted);
+  EXPECT_THAT(failed.error().text(), HasSubstr("of 1 earlier calls are discarded"));
+  EXPECT_FALSE(core.apply(TenantSlot(0), {}).ok());
+  EXPECT_EQ(backend_->num_updates, 0);
+}
+
+TEST_F(ALearnerCore, MixesNoCallOfAClientIntoAnUnfinishedStep) {
+  LearnerOptions options;
+  options.micro_batch_tokens = 20;
+  LearnerCore& core = make(2, options);
+  const auto batch = std::make_shared<const TrainBatch>(testing::two_groups(TenantSlot(0)));
+  const std::shared_ptr<const TrainBatch> asked[] = {batch};
+  ASSERT_FALSE(core.pass_together(asked, testing::never).front().has_value());
+  const auto refused = core.accumulate(two_data(TenantSlot(0)), testing::never);
+  EXPECT_THAT(refused.error().text(), HasSubstr("unfinished step"));
+  EXPECT_TRUE(core.accumulate(two_data(TenantSlot(1)), testing::never).ok());
+  core.discard(TenantSlot(0));
+  EXPECT_TRUE(core.accumulate(two_data(TenantSlot(0)), testing::never).ok());
 }
 
 TEST_F(ALearnerCore, AsksTheBackendForNothingIfNoTokenHasALoss) {

@@ -58,20 +58,20 @@ class OptimizerStage {
   void fill_gradients(const Value& value) {
     fill(gradients_, value);
   }
-  TrainReport step() {
+  TrainReport step(const AdamNumbers* adam = nullptr) {
     const double step = static_cast<double>(optimizer.num_steps() + 1);
     fill_gradients([&](int tensor, int64_t i) {
       const auto at = static_cast<double>(i);
       return std::cos(1.1 * at + 0.37 * step + tensor) * (0.2 + 0.1 * std::sin(0.9 * at)) /
              (1 + tensor);
     });
-    return update();
+    return update(adam);
   }
-  TrainReport update() {
+  TrainReport update(const AdamNumbers* adam = nullptr) {
     const c10::InferenceMode guard(true);
     TrainReport report;
     report.learning_rate = options_.lr;
-    const Status done = optimizer.update(report);
+    const Status done = optimizer.update(report, adam);
     EXPECT_TRUE(done.ok());
     return report;
   }

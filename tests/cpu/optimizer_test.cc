@@ -148,6 +148,32 @@ TEST(Optimizers, ChangeNothingForAGradientThatIsNotFinite) {
   }
 }
 
+/// The numbers of a client's step, of another one and of none.
+TEST(Optimizers, TakeTheNumbersOfOneStep) {
+  OptimizerOptions own = optimizer_of("adamw", 0.01, 0.1), others = own;
+  own.beta1 = 0.5;
+  own.beta2 = 0.6;
+  own.epsilon = 1e-3;
+  own.weight_decay = 0.4;
+  own.max_norm = 0.05;
+  OptimizerStage given(own), written(others);
+  const OptimizerRules rules = rules_of(others);
+  const AdamNumbers numbers = {.lr = others.lr,
+                               .beta1 = rules.beta1,
+                               .beta2 = rules.beta2,
+                               .epsilon = rules.epsilon,
+                               .weight_decay = others.weight_decay,
+                               .max_norm = others.max_norm};
+  for (int i = 0; i < 20; ++i) {
+    given.step(&numbers);
+    written.step();
+  }
+  EXPECT_EQ(given.weights(), written.weights());
+  given.step();
+  written.step();
+  EXPECT_NE(given.weights(), written.weights()) << "the next step has its own numbers again";
+}
+
 /// A device whose AdamW may end with an exception.
 class ThrowingDevice final : public OptimizerDevice {
  public:

@@ -19,6 +19,7 @@
 #include "kernels/devices/make.h"
 #include "kernels/weights/device_weights.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/conformance/client_steps_conformance.h"
 #include "tests/conformance/learner_conformance.h"
 #include "tests/cpu/tiny_model.h"
 #include "tests/device/learner_checks.h"
@@ -408,6 +409,9 @@ LearnerUnderTest cuda_learner(const std::string& model_type) {
 
 }  // namespace
 
+INSTANTIATE_TEST_SUITE_P(Cuda, ClientSteps,
+                         ::testing::Values(cuda_learner("qwen3"), cuda_learner("qwen3_moe")),
+                         [](const auto& one) { return one.param.name; });
 INSTANTIATE_TEST_SUITE_P(Cuda, LearnerConformance,
                          ::testing::Values(cuda_learner("qwen3"), cuda_learner("llama"),
                                            cuda_learner("qwen3_moe")),

@@ -2,6 +2,7 @@
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/scripted/scripted_weights.h"
+#include "tests/conformance/client_steps_conformance.h"
 #include "tests/conformance/engine_conformance.h"
 #include "tests/conformance/learner_conformance.h"
 
@@ -40,6 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Scripted, EngineCache, ::testing::Values(scripted_engin
 // It has no logits.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineLogits);
 INSTANTIATE_TEST_SUITE_P(Scripted, LearnerConformance, ::testing::Values(scripted_learner()));
+INSTANTIATE_TEST_SUITE_P(Scripted, ClientSteps, ::testing::Values(scripted_learner()));
 
 }  // namespace
 }  // namespace primerl

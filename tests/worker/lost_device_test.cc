@@ -105,6 +105,16 @@ TEST_F(LostDevice, OfALearnerIsReportedByEveryCall) {
   EXPECT_FALSE(report->ok());
   EXPECT_EQ(heard_.size(), 2U);
   EXPECT_EQ(heard_[1].substr(0, 3), "1: ");
+  lose();
+  LossBatch calls;
+  calls.tenant = TenantSlot(0);
+  calls.loss = tinker_loss("cross_entropy", {}).value();
+  calls.data = {{.tokens = {5, 6}, .targets = {6, 7}}};
+  EXPECT_FALSE(learner->accumulate(calls, never).ok());
+  EXPECT_EQ(heard_.size(), 3U);
+  ASSERT_TRUE(learner->accumulate(calls, never).ok());
+  EXPECT_TRUE(learner->apply(TenantSlot(0), {}).ok());
+  EXPECT_EQ(heard_.size(), 3U);
 }
 
 TEST_F(LostDevice, EndsTheProcessWithItsLastWords) {

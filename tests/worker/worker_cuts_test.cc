@@ -52,6 +52,7 @@ class Cutting {
       state.group = GroupId(0);
       LearnerProgress progress;
       progress.tenants[TenantSlot(0)].num_steps = learner_steps;
+      progress.tenants[TenantSlot(0)].is_open = has_open_gradients;
       if (has_learner_()) state.resources.push_back(written_state(progress));
       cuts->add_part(number, std::move(state));
     });
@@ -80,6 +81,7 @@ class Cutting {
   std::shared_ptr<Plan> plan;
   uint64_t segment = 1;
   int64_t learner_steps = 0;
+  bool has_open_gradients = false;
   bool is_useless = false;
   int num_ordered = 0;
   std::mutex mutex;
@@ -218,6 +220,25 @@ TEST(WorkerCuts, NewerThanTheCheckpointWaitForTheNextCheckpoint) {
   ASSERT_EQ(cutting.files().size(), 1U);
   const auto head = read_cut_head(cutting.scratch.path() / cutting.files().front());
   EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{16})));
+}
+
+/// No checkpoint has open gradients, so only the one after their update covers them.
+TEST(WorkerCuts, WithOpenGradientsWaitForTheCheckpointOfALaterStep) {
+  for (const int64_t steps : {0, 5}) {
+    Cutting cutting(true);
+    cutting.learner_steps = steps;
+    cutting.has_open_gradients = true;
+    cutting.cuts->checkpoint_begun(TenantSlot(0));
+    cutting.cuts->checkpoint_committed(TenantSlot(0), 10 + steps);
+    cutting.cuts.reset();  // writes what may be written
+    EXPECT_THAT(cutting.files(), IsEmpty());
+    Cutting later(true);
+    later.learner_steps = steps;
+    later.has_open_gradients = true;
+    later.cuts->checkpoint_begun(TenantSlot(0));
+    later.cuts->checkpoint_committed(TenantSlot(0), 11 + steps);
+    EXPECT_TRUE(later.wait([&] { return later.files().size() == 1; }));
+  }
 }
 
 TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {

@@ -11,6 +11,7 @@
 #include <future>
 #include <mutex>
 
+#include "kernels/scripted/scripted_learner.h"
 #include "tests/actors/fakes.h"
 
 namespace primerl::testing {
@@ -144,6 +145,25 @@ TEST_F(AWritingLearner, WritesWithTheLowestPriorityWhichTheStepDoesNotGet) {
   EXPECT_TRUE(end_of(kOne).ok());
   EXPECT_EQ(story.writing_priority, 19);
   EXPECT_EQ(priority_of_this_thread(), before);
+}
+
+TEST(AWritingLearnerOfAClient, HasTheHalvesAndSavesNoOpenGradients) {
+  const auto learner = make_writing_learner(make_scripted_learner({}).value());
+  LossBatch batch;
+  batch.tenant = kOne;
+  batch.loss = tinker_loss("cross_entropy", {}).value();
+  batch.data = {{.tokens = {1, 2, 3}, .targets = {2, 3, 4}}};
+  ASSERT_TRUE(learner->accumulate(batch, nullptr).ok());
+  EXPECT_TRUE(learner->has_open_gradients(kOne));
+  const Status refused = learner->begin_save({kOne, "nowhere", Time(), [] { return ok(); }});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), HasSubstr("open gradients of 1 accumulate"));
+  EXPECT_TRUE(learner->apply(kOne, {}).ok());
+  const auto shared = std::make_shared<const LossBatch>(batch);
+  EXPECT_FALSE(learner->accumulate_queued(shared, 1, nullptr));
+  EXPECT_TRUE(learner->accumulate_queued(shared, 2, nullptr)->ok());
+  learner->discard(kOne);
+  EXPECT_FALSE(learner->has_open_gradients(kOne));
 }
 
 TEST_F(AWritingLearner, MakesNoSecondCopyOfATenantWhileOneIsWritten) {

@@ -90,7 +90,7 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
     std::fill_n(logits, vocab, 0.0F);
     for (size_t i = 0; i < kept.ids.size(); ++i) logits[kept.ids[i]] = kept.logits[i];
   }
-  return {token, stats.entropy};
+  return {token, log_pi, stats.entropy};
 }
 
 void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
@@ -112,7 +112,7 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const L
       }
     });
     for (size_t i = 0; i < chunk.size(); ++i)
-      add_token(chunk[i], learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
+      add_token(chunk[i], learned_[i].token, learned_[i].log_pi, learned_[i].entropy, *part_of[i]);
     decoder_.head().backward_gathered(decoder_.tools(), rows_, picked_.data(), logits,
                                       dpicked_.data());
     const float* from = dpicked_.data();

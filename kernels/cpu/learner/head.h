@@ -37,6 +37,7 @@ class TrainingHead {
  private:
   struct Learned {
     TokenLoss token;
+    float log_pi = 0;
     float entropy = 0;
   };
   struct KeptLogits {

@@ -108,8 +108,8 @@ class CpuBackend final : public LearnerBackend {
     head_.score(batch.targets, pass_.forward(batch.rows), logprobs);
     return logprobs;
   }
-  Status update(size_t slot, TrainReport& report) override {
-    RETURN_IF_ERROR(trained_[slot].tensors.update(report));
+  Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) override {
+    RETURN_IF_ERROR(trained_[slot].tensors.update(report, adam));
     return report.skipped ? ok() : round();
   }
   Result<std::vector<double>> gradient_squares() override {

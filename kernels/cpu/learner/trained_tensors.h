@@ -33,7 +33,9 @@ class TrainedTensors {
   float* gradients() { return gradients_.mutable_data_ptr<float>(); }
   void clear_gradients() { gradients_.zero_(); }
 
-  Status update(TrainReport& report) { return optimizer_->update(report); }
+  Status update(TrainReport& report, const AdamNumbers* adam = nullptr) {
+    return optimizer_->update(report, adam);
+  }
 
   /// The weights as views, valid until they change.
   std::vector<WeightTensor> view_weights() const { return view_parameters(table_, weights()); }

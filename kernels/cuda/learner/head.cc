@@ -224,7 +224,7 @@ Status CudaTrainingHead::learn(const at::Tensor& normed, const at::Tensor& dnorm
       const LearnedPart& part = *part_of_[static_cast<size_t>(chunk.first) + i];
       const TokenLoss token = target_loss(targets[i], logprobs[i], part);
       coefficients[i] = static_cast<float>(token.gradient * part.per_token);
-      add_token(targets[i], token, entropies[i], *part.sums);
+      add_token(targets[i], token, logprobs[i], entropies[i], part);
     }
     RETURN_IF_ERROR(backward(chunk, made, dnormed));
   }

@@ -71,7 +71,7 @@ class CudaBackend final : public LearnerBackend {
     return ok();
   }
   Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
-  Status update(size_t slot, TrainReport& report) override;
+  Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) override;
   Result<std::vector<double>> gradient_squares() override { return whole_->gradient_squares(); }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override;
   Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override;
@@ -233,9 +233,9 @@ Status CudaBackend::pass(const MicroBatch& pass, std::span<const LearnedPart> pa
   return pass_.backward();
 }
 
-Status CudaBackend::update(size_t slot, TrainReport& report) {
+Status CudaBackend::update(size_t slot, const AdamNumbers* adam, TrainReport& report) {
   if (buffers_ != nullptr) buffers_->has_stepped();
-  RETURN_IF_ERROR(trained_[slot]->update(report));
+  RETURN_IF_ERROR(trained_[slot]->update(report, adam));
   return has_adapters() ? ok() : fp8_.quantise_all(stream_);
 }
 

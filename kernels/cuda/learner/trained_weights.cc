@@ -136,8 +136,8 @@ std::unique_ptr<Optimizer> CudaTrainedWeights::make_optimizer(const OptimizerOpt
                                          [this] { return broken_gradient(); }, stream_));
 }
 
-Status CudaTrainedWeights::update(TrainReport& report) {
-  RETURN_IF_ERROR(optimizer_->update(report));
+Status CudaTrainedWeights::update(TrainReport& report, const AdamNumbers* adam) {
+  RETURN_IF_ERROR(optimizer_->update(report, adam));
   return stream_.wait();
 }
 

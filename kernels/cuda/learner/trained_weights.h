@@ -74,7 +74,7 @@ class CudaTrainedWeights {
 
   void clear_gradients();
   /// As Optimizer::update(); waits for the device.
-  Status update(TrainReport& report);
+  Status update(TrainReport& report, const AdamNumbers* adam = nullptr);
 
   /// Copies on the host, in fp32.
   std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
