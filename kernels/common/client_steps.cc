@@ -18,6 +18,7 @@ Result<size_t> LearnerCore::check_client(const LossBatch& batch) const {
 Result<LossResult> LearnerCore::accumulate(const LossBatch& batch,
                                            const StopRequested& stop_requested) {
   ASSIGN_OR_RETURN(const size_t slot, check_client(batch));
+  const SignsOfLife signs(*this, stop_requested);
   return open_.accumulate(slot, batch, stop_requested);
 }
 
@@ -25,6 +26,7 @@ std::optional<Result<LossResult>> LearnerCore::accumulate_pass(
     const std::shared_ptr<const LossBatch>& batch, const StopRequested& stop_requested) {
   const auto slot = check_client(*batch);
   if (!slot.ok()) return slot.error();
+  const SignsOfLife signs(*this, stop_requested);
   return open_.accumulate_pass(*slot, batch, stop_requested);
 }
 
