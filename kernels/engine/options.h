@@ -25,7 +25,7 @@ struct EngineOptions {
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string numerics = "invariant";  // or "fast" (CUDA only)
   std::string dtype = "auto";          // of weights and KV: "float32", "bfloat16"
-  std::string products = "dtype";      // numbers that GEMMs of layers read: of `dtype`, or "fp8"
+  std::string products = "dtype";      // numbers that GEMMs read: "dtype", "bf16", "fp8"
   int32_t adapter_slots = 0;           // adapters that can be used in one step; 0 = whole weights
                                        // are applied
   int32_t adapters_max = 0;            // adapters that it knows, loaded or not; 0 = as many as

@@ -3,6 +3,7 @@
 
 #include "kernels/ops/attention_backward_kernels.h"
 #include "kernels/ops/attention_kernels.h"
+#include "kernels/ops/bf16_kernels.h"
 #include "kernels/ops/dropout_kernels.h"
 #include "kernels/ops/expert_kernels.h"
 #include "kernels/ops/fp8_kernels.h"
@@ -35,6 +36,8 @@ constexpr CpuOps table(const char* name) {
           sum_of_squares,
           pack_linear,
           linear_rows,
+          pack_bf16,
+          linear_bf16,
           round_fp8_block,
           round_fp8_rows};
 }

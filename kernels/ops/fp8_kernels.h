@@ -7,22 +7,6 @@
 
 namespace primerl::PRIMERL_OPS_TARGET {
 
-using LaneBits = uint32_t __attribute__((vector_size(32)));
-
-constexpr uint32_t kSignBit = 0x80000000U;
-constexpr uint32_t kInfinityBits = 0x7f800000U;
-
-PRIMERL_INLINE LaneBits bits_of(Lanes value) {
-  LaneBits bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-PRIMERL_INLINE Lanes lanes_of(LaneBits bits) {
-  Lanes value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 /// Calls body(lanes, first, count) for each eight numbers of a run; the last may be fewer.
 template <class Body>
 PRIMERL_INLINE void for_lanes(const float* x, int64_t count, Body&& body) {

@@ -93,6 +93,22 @@ PRIMERL_INLINE Lanes exp_of(Lanes x) {
   return below ? spread(0.0F) : p * power;
 }
 
+using LaneBits = uint32_t __attribute__((vector_size(32)));
+
+constexpr uint32_t kSignBit = 0x80000000U;
+constexpr uint32_t kInfinityBits = 0x7f800000U;
+
+PRIMERL_INLINE LaneBits bits_of(Lanes value) {
+  LaneBits bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+PRIMERL_INLINE Lanes lanes_of(LaneBits bits) {
+  Lanes value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
 /// The first `count` (< 8) floats, the rest `fill`.
 PRIMERL_INLINE Lanes load_part(const float* from, int64_t count, float fill) {
   Lanes v = spread(fill);

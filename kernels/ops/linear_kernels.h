@@ -14,6 +14,7 @@
 
 #include "kernels/ops/lanes.h"
 #include "kernels/ops/ops.h"
+#include "kernels/ops/panel_kernels.h"
 
 namespace primerl::PRIMERL_OPS_TARGET {
 
@@ -26,66 +27,6 @@ constexpr int64_t kRowsOfPass = 612;
 constexpr int64_t kRowsOfManyTiles = 48, kPanelsOfFewRows = 4;
 /// From this many panels on the copy pays off.
 constexpr int64_t kPanelsForCopy = 8;
-
-static_assert(kLinearPanel == 2 * kLanes);
-
-/// Transposes `rows` rows of eight, `stride` apart, into eight columns. With fewer than eight rows,
-/// the last lanes of each column are undefined.
-template <int kRows = 8>
-PRIMERL_INLINE void transpose_square(const float* from, int64_t stride, float* to,
-                                     int64_t to_stride) {
-  Lanes a[8], b[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) a[i] = load(from + (i < kRows ? i : kRows - 1) * stride);
-    // Pairs of rows, then fours, then halves: one instruction each.
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    b[i] = __builtin_shuffle(a[i], a[i + 1], LaneInts{0, 8, 1, 9, 4, 12, 5, 13});
-    b[i + 1] = __builtin_shuffle(a[i], a[i + 1], LaneInts{2, 10, 3, 11, 6, 14, 7, 15});
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      a[i + 2 * j] = __builtin_shuffle(b[i + j], b[i + j + 2], LaneInts{0, 1, 8, 9, 4, 5, 12, 13});
-      a[i + 2 * j + 1] =
-          __builtin_shuffle(b[i + j], b[i + j + 2], LaneInts{2, 3, 10, 11, 6, 7, 14, 15});
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    b[i] = __builtin_shuffle(a[i], a[i + 4], LaneInts{0, 1, 2, 3, 8, 9, 10, 11});
-    b[i + 4] = __builtin_shuffle(a[i], a[i + 4], LaneInts{4, 5, 6, 7, 12, 13, 14, 15});
-  }
-  // In order: with fewer than eight rows, the next column overwrites the undefined lanes.
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) store(to + i * to_stride, b[i]);
-}
-
-/// to[k * kLinearPanel + lane] = the weight of column `lane` and term k; `lanes` <= kLinearPanel.
-PRIMERL_INLINE void copy_panel(const LinearWeights& from, int64_t lanes, int64_t terms, float* to) {
-  int64_t done = 0;
-  if (from.term_stride == 1) {
-    for (; done + kLanes <= terms; done += kLanes) {
-      int64_t lane = 0;
-      for (; lane + kLanes <= lanes; lane += kLanes)
-        transpose_square(from.weight + lane * from.column_stride + done, from.column_stride,
-                         to + done * kLinearPanel + lane, kLinearPanel);
-      for (; lane < lanes; ++lane)
-        for (int64_t k = done; k < done + kLanes; ++k)
-          to[k * kLinearPanel + lane] = from.weight[lane * from.column_stride + k];
-    }
-  } else if (from.column_stride == 1 && lanes == kLinearPanel) {
-    for (; done < terms; ++done) {
-      const float* row = from.weight + done * from.term_stride;
-      store(to + done * kLinearPanel, load(row));
-      store(to + done * kLinearPanel + kLanes, load(row + kLanes));
-    }
-  }
-  for (; done < terms; ++done)
-    for (int64_t lane = 0; lane < lanes; ++lane)
-      to[done * kLinearPanel + lane] =
-          from.weight[lane * from.column_stride + done * from.term_stride];
-}
 
 static void pack_linear(const PackLinearArgs& args) {
   for (int64_t column = args.column_begin; column < args.column_end;) {
@@ -440,7 +381,8 @@ static void linear_without_terms(const LinearRowsArgs& args) {
 }
 
 static void linear_rows(const LinearRowsArgs& args) {
-  static thread_local LinearCopies copies;
+  static_assert(sizeof(LinearCopies) <= kThreadScratchBytes);
+  auto& copies = *static_cast<LinearCopies*>(thread_scratch());
   if (args.terms == 0) return linear_without_terms(args);
   const bool are_few = args.rows > kRowsOfTile && args.rows < kRowsOfManyTiles;
   if (!are_few || args.packed == nullptr) return linear_passes(args, copies);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace primerl {
 
@@ -301,13 +302,32 @@ constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
   return linear_panels_of(columns) * kLinearPanel * terms;
 }
 
+/// Weights rounded to bf16 (bf16.h) in the layout that linear_bf16 reads fastest: panels of
+/// kLinearPanel columns, each [padded terms / 2, kLinearPanel, 2], so that two terms of a column
+/// are adjacent. Terms are padded with zeros to a multiple of kBf16Chunk. Writes the columns
+/// [column_begin, column_end), and lanes after the matrix must already be 0.
+struct PackBf16Args {
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+  int64_t terms = 0;
+  LinearWeights weights;       // at the first of those columns
+  uint16_t* packed = nullptr;  // [packed_bf16_count(columns, terms)]
+};
+inline constexpr int64_t kBf16Chunk = 32;  // terms of one sum
+constexpr int64_t padded_bf16_terms(int64_t terms) {
+  return (terms + kBf16Chunk - 1) / kBf16Chunk * kBf16Chunk;
+}
+constexpr int64_t packed_bf16_count(int64_t columns, int64_t terms) {
+  return linear_panels_of(columns) * kLinearPanel * padded_bf16_terms(terms);
+}
+
 /// y = residual + bias + x * weight', row-invariant: every y is
 ///   ((residual + bias) + block_0) + block_1 + ...,
 /// block_j is the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one fused
 /// multiply-add. So no bit depends on the number of rows, columns or panels of a call, on terms
 /// that are 0 at the end, or on the instruction set (if it has fused multiply-add). Callers that
-/// use threads give each thread some rows or some panels. It keeps 500 KB per thread, for a copy of
-/// x and of a block of weights. Without terms, y = residual + bias.
+/// use threads give each thread some rows or some panels. It copies x of some rows and a block of
+/// weights into thread_scratch(). Without terms, y = residual + bias.
 struct LinearRowsArgs {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -322,6 +342,10 @@ struct LinearRowsArgs {
   const float* packed = nullptr;
   const float* packed_transposed = nullptr;
   LinearWeights weights;
+  // With is_bf16 set, packed weights are bf16 (pack_bf16) instead, and linear_bf16 computes.
+  bool is_bf16 = false;
+  const uint16_t* packed_bf16 = nullptr;
+  const uint16_t* packed_bf16_transposed = nullptr;
   const float* bias = nullptr;      // [columns], or null
   const float* residual = nullptr;  // [rows, columns], or null; may be y
   int64_t residual_stride = 0;
@@ -348,6 +372,11 @@ struct RoundFp8RowsArgs {
   float* y = nullptr;        // [rows, width], may be x
 };
 
+/// Memory of the calling thread for the copies of one GEMM, aligned to 64 bytes: one for all
+/// instruction sets, since it is part of the stack of every thread.
+inline constexpr int64_t kThreadScratchBytes = int64_t{800} << 10;
+void* thread_scratch();
+
 struct CpuOps {
   const char* name;
   void (*rms_norm)(const RmsNormArgs&);
@@ -373,6 +402,11 @@ struct CpuOps {
   double (*sum_of_squares)(const float* x, int64_t count);
   void (*pack_linear)(const PackLinearArgs&);
   void (*linear_rows)(const LinearRowsArgs&);
+  void (*pack_bf16)(const PackBf16Args&);
+  /// y of bf16 numbers: x and weights are rounded to bf16, terms are exact and sums are fp32, in
+  /// the order of AMX's TDPBF16PS (bf16.h). Row-invariant, with equal bits on every processor.
+  /// Copies are in thread_scratch().
+  void (*linear_bf16)(const LinearRowsArgs&);
   float (*round_fp8_block)(const RoundFp8BlockArgs&);
   void (*round_fp8_rows)(const RoundFp8RowsArgs&);
 };
@@ -381,5 +415,11 @@ struct CpuOps {
 const CpuOps& cpu_ops();
 /// The table that runs on any machine, for tests that compare the two.
 const CpuOps& baseline_cpu_ops();
+/// All tables that this machine can run, from the baseline to cpu_ops().
+std::span<const CpuOps* const> all_cpu_ops();
+/// Makes cpu_ops() return `ops`, which must stay valid, and returns the table from before. For
+/// tests that compare instruction sets and for benches that measure operations: objects that exist
+/// keep the table that they have.
+const CpuOps& replace_cpu_ops(const CpuOps& ops);
 
 }  // namespace primerl

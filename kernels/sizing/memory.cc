@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/models/activations.h"
+#include "kernels/models/bf16_matrices.h"
 #include "kernels/models/fp8_matrices.h"
 #include "kernels/train/optimizer.h"
 
@@ -13,6 +14,7 @@ namespace primerl {
 namespace {
 
 constexpr double kBytes = sizeof(float);
+constexpr double kBytesOfBf16 = 2;
 
 /// Measured: the resident memory of a worker whose engine and learner have almost no weights.
 constexpr double kLibrariesBytes = 200.0 * (1 << 20);
@@ -21,8 +23,11 @@ double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(
 
 /// Engines and learners with the same model and products in one process share it.
 MemoryPart base_of(const TensorTable& table, const std::string& products) {
-  return {.what = products == "fp8" ? "base weights, rounded to FP8" : "base weights",
-          .bytes = packed_bytes(table),
+  const std::string numbers = products == "fp8"    ? ", rounded to FP8"
+                              : products == "bf16" ? ", matrices in bf16"
+                                                   : "";
+  return {.what = "base weights" + numbers,
+          .bytes = packed_bytes(table, products),
           .sharing = Sharing::kModel};
 }
 
@@ -74,8 +79,8 @@ int64_t distinct_width(const ModelConfig& config,
 
 }  // namespace
 
-double packed_bytes(const TensorTable& table) {
-  int64_t count = 0;
+double packed_bytes(const TensorTable& table, std::string_view numbers) {
+  int64_t count = 0, count_bf16 = 0;
   for (const Parameter& parameter : table.parameters()) {
     const bool is_embedding = parameter.kind == ParameterKind::kEmbedding;
     const bool is_packed = parameter.shape.size() > 1 && (!is_embedding || table.is_tied());
@@ -83,19 +88,23 @@ double packed_bytes(const TensorTable& table) {
     if (!is_packed) continue;
     const int64_t terms = parameter.shape.back(), columns = parameter.shape.rbegin()[1];
     const int64_t panels = (columns + kPackedColumns - 1) / kPackedColumns;
-    count += parameter.count / (columns * terms) * panels * kPackedColumns * terms;
+    const int64_t packed = parameter.count / (columns * terms) * panels * kPackedColumns;
+    if (numbers == "bf16" && is_bf16_matrix(parameter, table.is_tied()))
+      count_bf16 += packed * ((terms + kPackedBf16Terms - 1) / kPackedBf16Terms * kPackedBf16Terms);
+    else
+      count += packed * terms;
   }
-  return kBytes * static_cast<double>(count);
+  return kBytes * static_cast<double>(count) + kBytesOfBf16 * static_cast<double>(count_bf16);
 }
 
 std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelConfig& config) {
   const TensorTable table(config);
   std::vector<MemoryPart> parts;
   if (options.adapter_slots == 0) {
-    parts.push_back({"weights", packed_bytes(table)});
+    parts.push_back({"weights", packed_bytes(table, options.products)});
     if (options.has_second_set)
       parts.push_back({.what = "a second set of weights, for the next version",
-                       .bytes = packed_bytes(table),
+                       .bytes = packed_bytes(table, options.products),
                        .is_optional = true});
   }
   if (options.adapter_slots > 0) {

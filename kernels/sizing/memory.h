@@ -17,9 +17,12 @@ namespace primerl {
 
 /// Columns of the panels that CPU weights are packed into (kLinearPanel of kernels/ops).
 inline constexpr int64_t kPackedColumns = 16;
+/// Their terms are padded to a multiple of it in bf16 (kBf16Chunk).
+inline constexpr int64_t kPackedBf16Terms = 32;
 /// Bytes of packed weights, as engines, their adapters and frozen bases have them: matrices in
-/// whole panels, and for a tied embedding an unpacked copy too.
-double packed_bytes(const TensorTable& table);
+/// whole panels, and for a tied embedding an unpacked copy too. With `numbers` = "bf16" the bf16
+/// matrices (bf16_matrices.h) have 2 bytes a number, and terms padded to 32.
+double packed_bytes(const TensorTable& table, std::string_view numbers = "dtype");
 
 /// Weights, KV blocks, adapter slots at their largest, and the rows and logits of a step. If there
 /// are more adapters than slots, the copies beside the slots are counted too. With slots, the

@@ -12,6 +12,10 @@ namespace {
 template <class Options>
 Status check_numbers(const Options& options, std::string_view what) {
   if (options.device != "cpu") {
+    if (options.products == "bf16")
+      return error(Code::kInvalid, "'products' is \"bf16\", which {} on {} does not have", what,
+                   options.device)
+          .note("leave 'products' out: with dtype = \"bfloat16\" matmuls there read bf16 numbers");
     if (options.numerics == "fast") return ok();
     return error(Code::kInvalid, "'numerics' is \"{}\", which {} on {} does not support",
                  options.numerics, what, options.device)
@@ -19,7 +23,10 @@ Status check_numbers(const Options& options, std::string_view what) {
   }
   if (options.dtype == "bfloat16")
     return error(Code::kInvalid, "'dtype' is \"bfloat16\": {} on the CPU computes in float32", what)
-        .note("leave 'dtype' out, or place it on a CUDA device");
+        .note(
+            "leave 'dtype' out, or place it on a CUDA device; products = \"bf16\" is for matmuls "
+            "of "
+            "the CPU");
   return ok();
 }
 

@@ -76,7 +76,7 @@ struct LearnerOptions {
   std::string recompute = "none";       // or "keep_attention" or "full"
   std::string numerics = "invariant";   // or "fast"
   std::string dtype = "auto";           // of the computation: "float32", "bfloat16"
-  std::string products = "dtype";       // numbers that GEMMs of layers read: of `dtype`, or "fp8"
+  std::string products = "dtype";       // numbers that GEMMs read: "dtype", "bf16", "fp8"
   /// CUDA only: weight copies on the device that engines can read, one more than 'versions_max' of
   /// the channel. If none is free, a snapshot goes through the host.
   int32_t device_snapshots = 3;

@@ -84,9 +84,11 @@ constexpr const char* kNumericsDoc =
     "\"invariant\": matmuls that give engine and learner equal bits; \"fast\": the vendor's, or "
     "our own where they are faster";
 constexpr const char* kProductsDoc =
-    "numbers that the layers' matmuls read: those of \"dtype\", or \"fp8\", e4m3 with a scale for "
-    "each 128 activations and each 128 x 128 weights; on the CPU rounded and computed in float32, "
-    "on a Hopper device as codes; embedding, head, router and norms are not changed";
+    "numbers that the layers' matmuls read: those of \"dtype\"; \"bf16\", on the CPU only, also in "
+    "the head, summed in float32 with equal bits on every processor, fast where it has AMX; or "
+    "\"fp8\", e4m3 with a scale for each 128 activations and each 128 x 128 weights; on the CPU "
+    "rounded and computed in float32, on a Hopper device as codes; router and norms are not "
+    "changed, and with \"fp8\" embedding and head neither";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(
@@ -103,7 +105,7 @@ OptionsOf<EngineOptions> torch_engine_options() {
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
              "type of weights and KV; \"auto\": float32 on the CPU, which has no other, bfloat16 "
              "on a CUDA device")
-      .field("products", &EngineOptions::products, one_of({"dtype", "fp8"}), kProductsDoc)
+      .field("products", &EngineOptions::products, one_of({"dtype", "bf16", "fp8"}), kProductsDoc)
       .table("debug", &EngineOptions::debug, debug, "for finding the first NaN or infinity");
 }
 
@@ -116,7 +118,7 @@ OptionsOf<LearnerOptions> torch_learner_options() {
       .field("dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
              "type of activations and matmuls; weights are kept in float32. \"auto\": float32 on "
              "the CPU, which has no other, bfloat16 on a CUDA device")
-      .field("products", &L::products, one_of({"dtype", "fp8"}), kProductsDoc)
+      .field("products", &L::products, one_of({"dtype", "bf16", "fp8"}), kProductsDoc)
       .field("peak_tflops", &L::peak_tflops, at_least(0),
              "dense operations per second of its device, in 10^12, for the metric perf/mfu; 0 = of "
              "known CUDA devices their data sheet, of others no perf/mfu")

@@ -189,13 +189,29 @@ TEST_F(AModelFolder, TooSmallForAnEnginesSequencesIsRefused) {
                  " positions of the model");
 }
 
-TEST_F(AModelFolder, OnTheCpuHasFp8ButNoBfloat16) {
+TEST_F(AModelFolder, OnTheCpuHasProductsInBf16AndFp8ButNoBfloat16) {
   for (const std::string resource : {"engine", "learner"}) {
     expect_refusal(check({"--set", "resource." + resource + ".dtype=bfloat16"}),
                    "error[G085]: resource '" + resource + "' refuses its options: 'dtype' is ",
                    "on the CPU computes in float32");
-    EXPECT_EQ(check({"--set", "resource." + resource + ".products=fp8"}).code, 0);
+    for (const std::string products : {"bf16", "fp8"})
+      EXPECT_EQ(check({"--set", "resource." + resource + ".products=" + products}).code, 0);
   }
+}
+
+constexpr const char* kEngineOnCuda = R"(
+[place]
+inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
+rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
+)";
+
+TEST_F(AModelFolder, OnACudaDeviceHasNoBf16ProductsOfTheCpu) {
+  std::ofstream(graph(), std::ios::app) << kEngineOnCuda;
+  const auto end =
+      check({"--set", "resource.engine.products=bf16", "--set", "resource.engine.numerics=fast"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'products' "
+                                 "is \"bf16\", which an engine on cuda:0 does not have"));
 }
 
 TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumericsAndNoAdapterOnTheHead) {
@@ -206,11 +222,7 @@ targets = ["q_proj", "lm_head"]
 )";
   const auto on_cpu = check();
   EXPECT_EQ(on_cpu.code, 0) << on_cpu.err;
-  std::ofstream(graph(), std::ios::app) << R"(
-[place]
-inference = { nodes = ["prefill", "decode"], device = "cuda:0" }
-rest = { nodes = ["trainer", "broadcaster", "rollout", "env", "router"] }
-)";
+  std::ofstream(graph(), std::ios::app) << kEngineOnCuda;
   auto end = check({"--set", "tenant.main.adapter.targets=[\"q_proj\"]"});
   EXPECT_EQ(end.code, 2);  // its weights do not fit the places either, but that is another error
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "

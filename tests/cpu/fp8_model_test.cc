@@ -10,90 +10,26 @@
 #include "kernels/devices/make.h"
 #include "kernels/models/fp8_matrices.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/products_model.h"
 #include "tests/cpu/tiny_adapters.h"
 #include "tests/cpu/tiny_model.h"
 
 namespace primerl {
 namespace {
 
+using testing::engine_options;
 using ::testing::HasSubstr;
+using testing::kTenant;
+using testing::learner_options;
 using testing::make_folder;
+using testing::make_learner;
+using testing::mismatch;
 using testing::never;
-
-constexpr TenantSlot kTenant(0);
-
-/// No width is a multiple of 128, and each has more than one block.
-testing::TinyModel model(const std::string& model_type) {
-  return {.model_type = model_type, .hidden_size = 160, .head_dim = 48, .deviation = 0.08};
-}
-
-EngineOptions engine_options(const std::string& products, int32_t threads = 1) {
-  EngineOptions options;
-  options.products = products;
-  options.threads = threads;
-  return options;
-}
-
-LearnerOptions learner_options(const std::string& products, double lr = 0) {
-  LearnerOptions options;
-  options.products = products;
-  options.optimizer.lr = lr;
-  options.optimizer.max_norm = 0;
-  return options;
-}
-
-std::unique_ptr<CpuLearner> make_learner(const std::filesystem::path& folder,
-                                         const LearnerOptions& options) {
-  auto learner = std::make_unique<CpuLearner>(options, read_model_folder(folder).value());
-  CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
-  return learner;
-}
-
-/// Completions of six prompts of different lengths.
-std::vector<FinishEvent> generate(Engine& engine, std::vector<std::vector<int32_t>>& tokens) {
-  tokens.clear();
-  for (uint64_t i = 0; i < 6; ++i) {
-    SequenceRequest request;
-    request.id = SequenceId(i);
-    for (uint64_t t = 0; t < 2 + 5 * i; ++t)
-      request.prompt_tokens.push_back(static_cast<int32_t>(2 + (i * 17 + t * 29) % 55));
-    request.sampling.max_tokens = 8;
-    request.sampling.ignore_eos = true;
-    request.seed = i;
-    tokens.push_back(request.prompt_tokens);
-    CHECK(engine.submit(request).ok(), "refused");
-  }
-  std::vector<FinishEvent> ends(tokens.size());
-  while (engine.has_work()) {
-    CHECK(engine.step().ok(), "a step failed");
-    for (const auto& event : engine.take_prefilled())
-      CHECK(engine.take_over(event.id).ok(), "nothing to take over");
-    for (auto& event : engine.take_finished()) {
-      auto& sequence = tokens[event.id.value];
-      sequence.insert(sequence.end(), event.tokens.begin(), event.tokens.end());
-      ends[event.id.value] = std::move(event);
-    }
-  }
-  return ends;
-}
-
-/// The largest difference of the log-probabilities that the engine sampled and the learner scores.
-float mismatch(Engine& engine, Learner& learner) {
-  std::vector<std::vector<int32_t>> tokens;
-  const auto ends = generate(engine, tokens);
-  float worst = 0;
-  for (size_t i = 0; i < ends.size(); ++i) {
-    CHECK(ends[i].logprobs.size() == 8, "no completion");
-    const auto scored = learner.score(kTenant, tokens[i]).value();
-    for (size_t t = 0; t < 8; ++t)
-      worst = std::max(worst, std::abs(scored[scored.size() - 8 + t] - ends[i].logprobs[t]));
-  }
-  return worst;
-}
+using testing::wide_model;
 
 class Fp8Model : public ::testing::TestWithParam<std::string> {
  protected:
-  const std::filesystem::path folder_ = make_folder(model(GetParam()));
+  const std::filesystem::path folder_ = make_folder(wide_model(GetParam()));
 };
 
 TEST_P(Fp8Model, EngineAndLearnerHaveEqualBitsAtAnyNumberOfThreads) {
@@ -254,7 +190,7 @@ TEST(Fp8Learner, ACheckpointWithoutAScaleIsRefusedByNameAndChangesNothing) {
 }
 
 TEST(Fp8Learner, AnUpdateThatLeavesNoScaleEndsTheStepWithTheTensorsName) {
-  const auto folder = make_folder(model("qwen3"));
+  const auto folder = make_folder(wide_model("qwen3"));
   auto learner = make_learner(folder, learner_options("fp8", 1e39));  // infinite in fp32
   const auto report = learner->step(testing::two_groups(kTenant), never);
   ASSERT_FALSE(report.ok());
@@ -267,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Fp8Model,
                          [](const auto& one) { return one.param; });
 
 TEST(Fp8Matrices, AreTheMatricesOfLayersWithoutTheRouter) {
-  const TensorTable table(read_model_config(make_folder(model("glm4_moe"))).value());
+  const TensorTable table(read_model_config(make_folder(wide_model("glm4_moe"))).value());
   std::vector<std::string> fp8, other;
   for (const Parameter& parameter : table.parameters())
     if (parameter.name.starts_with("layers.1.") || !parameter.name.starts_with("layers."))

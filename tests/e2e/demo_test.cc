@@ -159,11 +159,15 @@ TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
   expect_replays_and_continues(6);
 }
 
-TEST_F(Demo, Fp8NumbersAreTheSameToEngineAndLearnerAndToAReplay) {
+/// Runs with other numbers of matmuls.
+class DemoOfProducts : public Demo, public testing::WithParamInterface<const char*> {};
+
+TEST_P(DemoOfProducts, HasTheSameNumbersInEngineAndLearnerAndInAReplay) {
   auto words = first_step();
   words[1] = "3";
   for (const char* resource : {"engine", "learner"})
-    words.insert(words.end(), {"--set", fmt::format("resource.{}.products=fp8", resource)});
+    words.insert(words.end(),
+                 {"--set", fmt::format("resource.{}.products={}", resource, GetParam())});
   const auto end = run(words);
   ASSERT_EQ(end.code, 0) << end.err;
   for (const auto& step : lines_of(folder() / "metrics.jsonl"))
@@ -172,6 +176,9 @@ TEST_F(Demo, Fp8NumbersAreTheSameToEngineAndLearnerAndToAReplay) {
   expect_replays_and_continues(4);
   EXPECT_EQ(*lines_of(folder() / "metrics.jsonl").at(3).get_double("mismatch_kl/all/max"), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Numbers, DemoOfProducts, testing::Values("bf16", "fp8"),
+                         [](const auto& one) { return std::string(one.param); });
 
 TEST_F(Demo, ACheckpointsAdapterGeneratesOnItsModelAlone) {
   ASSERT_EQ(run(with_adapter({"--max-steps", "2"})).code, 0);

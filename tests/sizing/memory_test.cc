@@ -104,6 +104,28 @@ TEST(Memory, OfFp8IsARoundedCopyBesideMastersAndTheWidestRowsOfAGemm) {
   EXPECT_EQ(engine_memory(engine, small_model()).front().what, base.what);
 }
 
+TEST(Memory, OfBf16IsHalfOfAMatrixWithTermsPaddedAndNoCopyOfMasters) {
+  const TensorTable table(small_model());
+  // Layers as above in whole panels, with terms padded to 32; the head is the tied embedding,
+  // [10, 8]. Norms, biases and the embedding's own copy are as without it.
+  const double bf16 = 2 * 32 * (2 * (16 + 16 + 32 + 16) + 16);
+  const double packed = 4 * (2 * (16 * 8 + 16 * 8 + 32 * 8 + 16 * 12) + 16 * 8);
+  EXPECT_EQ(packed_bytes(table, "bf16"), packed_bytes(table) - packed + bf16);
+  EngineOptions engine;
+  const double before = sum_of(engine_memory(engine, small_model()));
+  engine.products = "bf16";
+  EXPECT_EQ(sum_of(engine_memory(engine, small_model())), before + 2 * (bf16 - packed))
+      << "two sets";
+  engine.adapter_slots = 1;
+  EXPECT_EQ(engine_memory(engine, small_model()).front().what, "base weights, matrices in bf16");
+  LearnerOptions options;
+  const double learner = sum_of(learner_memory(options, small_model(), {}, 5));
+  options.products = "bf16";
+  EXPECT_EQ(sum_of(learner_memory(options, small_model(), {}, 5)), learner);
+  const auto base = learner_memory(options, small_model(), {{"a", {.rank = 2}}}, 0).front();
+  EXPECT_EQ(base.bytes, packed_bytes(table, "bf16"));
+}
+
 TEST(Memory, OfActivationsIsLessTheMoreIsComputedAgain) {
   const auto floats = [](const char* recompute) {
     return training_floats_per_row(small_model(), recompute);

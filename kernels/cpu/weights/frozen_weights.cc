@@ -14,6 +14,19 @@ std::shared_ptr<FrozenWeights> zero_weights(const ModelConfig& config, bool flat
                                                 DecoderWeights::Use::kEngine, numbers);
 }
 
+/// What shared weights have in memory.
+std::string type_of(GemmNumbers numbers) {
+  switch (numbers) {
+    case GemmNumbers::kBf16:
+      return "matrices in bf16";
+    case GemmNumbers::kFp8:
+      return "float32, rounded to fp8";
+    case GemmNumbers::kDtype:
+      break;
+  }
+  return "float32";
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const FrozenWeights>> load_frozen_weights(
@@ -32,8 +45,7 @@ Result<std::shared_ptr<const FrozenWeights>> frozen_weights(FrozenBases* bases,
                                                             GemmNumbers numbers) {
   const auto load = [&] { return load_frozen_weights(folder, config, false, numbers); };
   if (bases == nullptr) return load();
-  const std::string type = numbers == GemmNumbers::kFp8 ? "float32, rounded to fp8" : "float32";
-  return bases->find_or_load<FrozenWeights>({folder, "cpu", type}, load);
+  return bases->find_or_load<FrozenWeights>({folder, "cpu", type_of(numbers)}, load);
 }
 
 Result<std::shared_ptr<const FrozenWeights>> random_frozen_weights(uint64_t seed,

@@ -2,9 +2,9 @@
 /// adapter slots and learners of adapters.
 ///
 /// They are packed (weights.h), so that engines and learners can share them. Only a learner with
-/// fast numerics has them flat, as libtorch's GEMMs read them, and does not share them. Those that
-/// are rounded to FP8 are shared with each other only. Immutable after loading: any thread may read
-/// them.
+/// fast numerics has them flat, as libtorch's GEMMs read them, and does not share them. Those in
+/// bf16, or rounded to FP8, are shared with each other only. Immutable after loading: any thread
+/// may read them.
 #pragma once
 
 #include <filesystem>

@@ -69,7 +69,10 @@ LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, 
   args.panel_end = linear_panels_of(weight.columns);
   args.x = x;
   args.x_stride = weight.terms;
-  if (weight.packed != nullptr)
+  args.is_bf16 = weight.is_bf16;
+  if (weight.packed_bf16 != nullptr)
+    args.packed_bf16 = weight.packed_bf16 + group * packed_bf16_count(weight.columns, weight.terms);
+  else if (weight.packed != nullptr)
     args.packed = weight.packed + group * packed_linear_floats(weight.columns, weight.terms);
   else
     args.weights = {weight.plain + group * weight.columns * weight.terms, weight.terms, 1};
@@ -87,7 +90,12 @@ LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, i
   args.panel_end = linear_panels_of(weight.terms);
   args.x = dy;
   args.x_stride = weight.columns;
-  if (weight.plain == nullptr)
+  args.is_bf16 = weight.is_bf16;
+  // A tied embedding is packed too; its rounded numbers are the same.
+  if (weight.packed_bf16 != nullptr)
+    args.packed_bf16_transposed =
+        weight.packed_bf16 + group * packed_bf16_count(weight.columns, weight.terms);
+  else if (weight.plain == nullptr)
     args.packed_transposed =
         weight.packed + group * packed_linear_floats(weight.columns, weight.terms);
   else
@@ -107,6 +115,7 @@ LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const 
   args.x = dy;
   args.x_stride = 1;
   args.x_term_stride = weight.columns;
+  args.is_bf16 = weight.is_bf16;
   args.weights = {x, 1, weight.terms};
   args.residual = dweight;
   args.residual_stride = weight.terms;
@@ -120,7 +129,7 @@ void Gemms::run(const std::vector<LinearRowsArgs>& tasks) {
   for (const auto& task : tasks) work += work_of(task);
   const int64_t num_threads = threads_for(work, work);
   if (num_threads < 2) {
-    for (const auto& task : tasks) ops_.linear_rows(task);
+    for (const auto& task : tasks) compute(task);
     return;
   }
   parts_.clear();
@@ -128,7 +137,7 @@ void Gemms::run(const std::vector<LinearRowsArgs>& tasks) {
   const int64_t wanted = tasks.size() > 1 ? 4 * num_threads : num_threads;
   for (const auto& task : tasks) cut(task, (work_of(task) * wanted + work / 2) / work, parts_);
   share_tasks(static_cast<int64_t>(parts_.size()), work,
-              [&](int64_t i) { ops_.linear_rows(parts_[static_cast<size_t>(i)]); });
+              [&](int64_t i) { compute(parts_[static_cast<size_t>(i)]); });
 }
 
 const float* Gemms::read(int64_t rows, const float* x, const Matrix& weight) {

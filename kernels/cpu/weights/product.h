@@ -5,9 +5,12 @@
 /// e4m3 codes with a scale for each 128 stand for. The matrices are rounded too (weights.h).
 /// Backward takes rounding as the identity: gradients are those of the GEMM of the rounded numbers.
 ///
-/// Invariant GEMMs are linear_rows (ops.h), also backward: a gradient does not depend on the number
-/// of threads. Fast ones are libtorch's, or linear_rows if that is faster (weights.h). Work is
-/// divided over the compute threads of the calling thread. Pointers are to row-major fp32.
+/// With bf16 numbers the GEMMs of bf16 matrices (bf16_matrices.h) are linear_bf16 (ops.h), forward
+/// and backward, with either numerics: each reads its operands rounded to bf16, and sums in fp32.
+///
+/// Other invariant GEMMs are linear_rows (ops.h), also backward: a gradient does not depend on the
+/// number of threads. Fast ones are libtorch's, or linear_rows if that is faster (weights.h). Work
+/// is divided over the compute threads of the calling thread. Pointers are to row-major fp32.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +63,11 @@ class Gemms {
  private:
   /// Weights that an engine packed use linear_rows with either numerics.
   bool uses_vendor_gemm(const Matrix& weight) const {
-    return numerics_ == Numerics::kFast && weight.packed == nullptr;
+    return numerics_ == Numerics::kFast && !weight.is_packed() && !weight.is_bf16;
+  }
+  void compute(const LinearRowsArgs& task) const {
+    if (task.is_bf16) return ops_.linear_bf16(task);
+    ops_.linear_rows(task);
   }
   /// The rows that a GEMM with `weight` reads: x, or x rounded.
   const float* read(int64_t rows, const float* x, const Matrix& weight);

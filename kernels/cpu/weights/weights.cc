@@ -7,6 +7,7 @@
 
 #include "kernels/common/memory.h"
 #include "kernels/common/parallel.h"
+#include "kernels/models/bf16_matrices.h"
 #include "kernels/models/fp8_matrices.h"
 #include "kernels/sizing/memory.h"
 
@@ -25,7 +26,8 @@ MatrixShape shape_of(const Parameter& parameter) {
 
 bool is_matrix(const Parameter& parameter) { return parameter.shape.size() > 1; }
 
-static_assert(kPackedColumns == kLinearPanel, "packed_bytes() counts other panels");
+static_assert(kPackedColumns == kLinearPanel && kPackedBf16Terms == kBf16Chunk,
+              "packed_bytes() counts other panels");
 
 constexpr int64_t kCopiedElementsMax = int64_t{1} << 16;  // per part
 
@@ -66,6 +68,7 @@ Numerics numerics_of(std::string_view name) {
 }
 
 GemmNumbers gemm_numbers_of(std::string_view name) {
+  if (name == "bf16") return GemmNumbers::kBf16;
   return name == "fp8" ? GemmNumbers::kFp8 : GemmNumbers::kDtype;
 }
 
@@ -90,12 +93,20 @@ DecoderWeights::DecoderWeights(const TensorTable& table, Numerics numerics, Use 
     if (!is_packed || is_embedding) plain_[i] = zero_floats(parameter.count);
     if (!is_packed) continue;
     const MatrixShape shape = shape_of(parameter);
-    packed_[i] = zero_floats(shape.groups * packed_linear_floats(shape.columns, shape.terms));
+    // Two bf16 numbers have the size of a float.
+    packed_[i] =
+        zero_floats(shape.groups * (is_bf16(i) ? packed_bf16_count(shape.columns, shape.terms) / 2
+                                               : packed_linear_floats(shape.columns, shape.terms)));
   }
 }
 
 bool DecoderWeights::is_fp8(size_t parameter) const {
   return numbers_ == GemmNumbers::kFp8 && is_fp8_matrix(table_.parameters()[parameter]);
+}
+
+bool DecoderWeights::is_bf16(size_t parameter) const {
+  return numbers_ == GemmNumbers::kBf16 &&
+         is_bf16_matrix(table_.parameters()[parameter], table_.is_tied());
 }
 
 int64_t DecoderWeights::count() const {
@@ -118,8 +129,12 @@ Matrix DecoderWeights::matrix(size_t parameter) const {
                 .terms = shape.terms,
                 .plain = vector(parameter),
                 .parameter = parameter,
+                .is_bf16 = is_bf16(parameter),
                 .is_fp8 = is_fp8(parameter)};
-  if (packed_[parameter].defined()) matrix.packed = packed_[parameter].const_data_ptr<float>();
+  if (packed_[parameter].defined() && matrix.is_bf16)
+    matrix.packed_bf16 = static_cast<const uint16_t*>(packed_[parameter].const_data_ptr());
+  else if (packed_[parameter].defined())
+    matrix.packed = packed_[parameter].const_data_ptr<float>();
   if (rounded_[parameter].defined()) matrix.plain = rounded_[parameter].const_data_ptr<float>();
   return matrix;
 }
@@ -321,12 +336,23 @@ void DecoderWeights::pack(const Part& part) {
     convert_to_f32(*part.source->tensor, part.begin * shape.terms, part.count, rows.data());
     from = rows.data();
   }
+  const int64_t end = column + part.end - part.begin;
+  const LinearWeights weights = {from, shape.terms, 1};
+  if (is_bf16(slice.parameter)) {
+    auto* packed = static_cast<uint16_t*>(packed_[slice.parameter].mutable_data_ptr());
+    return cpu_ops().pack_bf16(
+        {.column_begin = column,
+         .column_end = end,
+         .terms = shape.terms,
+         .weights = weights,
+         .packed = packed + group * packed_bf16_count(shape.columns, shape.terms)});
+  }
   float* packed = packed_[slice.parameter].mutable_data_ptr<float>();
   cpu_ops().pack_linear(
       {.column_begin = column,
-       .column_end = column + part.end - part.begin,
+       .column_end = end,
        .terms = shape.terms,
-       .weights = {from, shape.terms, 1},
+       .weights = weights,
        .packed = packed + group * packed_linear_floats(shape.columns, shape.terms)});
 }
 

@@ -10,6 +10,10 @@
 /// e4m3 codes with a scale for each 128 x 128 stand for. An engine rounds its panels in place; a
 /// learner keeps its masters, and a rounded copy of those matrices. Both round the fp32 values of
 /// the same tensors, so their bits are equal.
+///
+/// With bf16 numbers the GEMMs of bf16 matrices (bf16_matrices.h) read bf16 numbers. An engine
+/// packs those matrices as bf16; a learner keeps its masters only, and its GEMMs round what they
+/// read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,10 +37,10 @@ enum class Numerics : uint8_t { kInvariant, kFast };
 /// "invariant" or "fast".
 Numerics numerics_of(std::string_view name);
 
-/// What GEMMs read: the fp32 numbers, or FP8 numbers with block scales.
-enum class GemmNumbers : uint8_t { kDtype, kFp8 };
+/// What GEMMs read: the fp32 numbers, those rounded to bf16, or FP8 numbers with block scales.
+enum class GemmNumbers : uint8_t { kDtype, kBf16, kFp8 };
 
-/// "dtype" or "fp8".
+/// "dtype", "bf16" or "fp8".
 GemmNumbers gemm_numbers_of(std::string_view name);
 
 /// One weight matrix, or one of each expert: [groups, columns, terms].
@@ -44,12 +48,15 @@ struct Matrix {
   int64_t groups = 1;
   int64_t columns = 0;
   int64_t terms = 0;
-  const float* plain = nullptr;   // row-major, or null
-  const float* packed = nullptr;  // [groups] panels of linear_rows, or null
-  size_t parameter = 0;           // index in its table
-  bool is_fp8 = false;            // its numbers are rounded, and its GEMMs round their rows
+  const float* plain = nullptr;           // row-major, or null
+  const float* packed = nullptr;          // [groups] panels of linear_rows, or null
+  const uint16_t* packed_bf16 = nullptr;  // [groups] panels of linear_bf16, or null
+  size_t parameter = 0;                   // index in its table
+  bool is_bf16 = false;                   // its GEMMs are linear_bf16
+  bool is_fp8 = false;                    // its numbers are rounded, and its GEMMs round their rows
 
-  bool is_there() const { return plain != nullptr || packed != nullptr; }
+  bool is_packed() const { return packed != nullptr || packed_bf16 != nullptr; }
+  bool is_there() const { return plain != nullptr || is_packed(); }
 };
 
 class DecoderWeights {
@@ -63,7 +70,7 @@ class DecoderWeights {
 
   Numerics numerics() const { return numerics_; }
   const TensorTable& table() const { return table_; }
-  int64_t count() const;  // elements that it stores
+  int64_t count() const;  // floats that it stores, where two bf16 numbers count as one
   Matrix matrix(std::string_view name) const;
   Matrix matrix(size_t parameter) const;
   /// Null: the model has no parameter of that name.
@@ -111,13 +118,14 @@ class DecoderWeights {
   /// False: a block has NaN or infinity.
   bool round(const Part& part);
   bool is_fp8(size_t parameter) const;
+  bool is_bf16(size_t parameter) const;
 
   const TensorTable& table_;
   const Numerics numerics_;
   const GemmNumbers numbers_;
   at::Tensor flat_;
   std::vector<at::Tensor> plain_;    // by parameter: undefined if it is in flat_, or only packed
-  std::vector<at::Tensor> packed_;   // by parameter: undefined if it is not packed
+  std::vector<at::Tensor> packed_;   // by parameter: undefined if it is not packed; fp32 or bf16
   std::vector<at::Tensor> rounded_;  // by parameter: undefined if it is not FP8, or in an engine
   // For a load in progress.
   TensorMatch match_;
