@@ -2,7 +2,9 @@
 
 Bound: a step of 64 completions at 1 M parameters is about 10 GFLOP (6 per parameter and token to
 train, 2 to generate, 20 tokens a rollout), so 28 ms on two cores that reach 366 GFLOP/s in fp32
-(bench/peers/cpu_peak.py measures yours). Both programs start from the checkpoint that
+(bench/peers/cpu_peak.py measures yours). With --products bf16, GEMMs of our engine and learner read
+bf16 numbers (docs/design/precision.md), TRL computes in fp32; "auto", the default, does that where the
+processor has AMX for bf16. build/bin/step_parts_bench names the parts of our learner's step. Both programs start from the checkpoint that
 bench/peers/sft_warmup.py writes. Runs are interleaved: ours, TRL, ours, TRL, ...
 
     python3 -m venv peers && peers/bin/pip install torch==2.13.0
@@ -49,6 +51,8 @@ def run_ours(args, seed, max_steps):
                "--max-steps", str(max_steps), "--set", f"graph.seed={seed}",
                "--set", f"model.policy.path={os.path.join(common.STATE, 'sft-' + args.shape)}",
                "--set", f"resource.learner.optimizer.lr={LEARNING_RATE[args.shape]}"]
+    for resource in ("engine", "learner"):
+        command += ["--set", f"resource.{resource}.products={args.products}"]
     for extra in args.set:
         command += ["--set", extra]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -72,6 +76,13 @@ def run_trl(args, seed, max_steps):
             "steps": row["steps"], "reward_first": row["reward_first"], "reward_last": row["reward_last"]}
 
 
+def has_bf16_units():
+    """Whether the processor has AMX for bf16, without which bf16 GEMMs are slower than those of fp32."""
+    with open("/proc/cpuinfo") as lines:
+        flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return "amx_bf16" in flags and "avx512_bf16" in flags
+
+
 def summary(rows, key):
     values = [row[key] for row in rows if row.get(key) is not None]
     return common.spread(values) if values else None
@@ -83,8 +94,12 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rise", type=float, default=0.3)
     parser.add_argument("--max-steps", type=int, default=600)
+    parser.add_argument("--products", choices=["auto", "dtype", "bf16"], default="auto",
+                        help="numbers of our GEMMs; auto: bf16 if the processor has AMX for it")
     parser.add_argument("--set", action="append", default=[], help="passed on to primerl-graph run")
     args = parser.parse_args()
+    if args.products == "auto":
+        args.products = "bf16" if has_bf16_units() else "dtype"
     if not os.path.exists(os.path.join(common.STATE, "sft-" + args.shape, "config.json")):
         subprocess.run([sys.executable, os.path.join(PEERS, "sft_warmup.py"), "--shape", args.shape], check=True,
                        cwd=PEERS)
@@ -94,7 +109,7 @@ def main():
         trl.append(run_trl(args, seed, args.max_steps))
         print(json.dumps({"seed": seed, "ours": ours[-1], "trl": trl[-1]}), file=sys.stderr, flush=True)
     keys = ["samples_per_s", "step_s", "seconds_to_rise", "steps", "reward_first", "reward_last"]
-    result = {"bench": "demo_against_trl", "shape": args.shape, "rise": args.rise,
+    result = {"bench": "demo_against_trl", "shape": args.shape, "rise": args.rise, "products": args.products,
               "ours": {k: summary(ours, k) for k in keys + ["learner_busy", "off_policy_max"]},
               "trl": {k: summary(trl, k) for k in keys}, **common.machine("torch", "transformers", "trl")}
     result["samples_per_s_ratio"] = round(

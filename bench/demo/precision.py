@@ -1,7 +1,7 @@
-"""Mismatch KL, reward and CPU time of the demo with and without FP8 numbers in engine and learner.
+"""Mismatch KL, reward and CPU time of the demo with each value of `products` in engine and learner.
 
 At limit 0 every token is learned under the weights that drew it, so the mismatch is the error of the
-quantisation: 0 if both compute with the same numbers. The second model is a mixture of four experts,
+rounding: 0 if both compute with the same numbers. The second model is a mixture of four experts,
 two for each token, made of the demo's model: each expert has the MLP of its layer.
 
     python3 bench/demo/precision.py --steps 60
@@ -104,7 +104,8 @@ def main():
     scratch = tempfile.mkdtemp(prefix="primerl-precision-")
     models = [os.path.join(DEMO, "model"), make_mixture(os.path.join(scratch, "mixture"))]
     is_right = True
-    for model, engine, learner in itertools.product(models, ["dtype", "fp8"], ["dtype", "fp8"]):
+    numbers = ["dtype", "bf16", "fp8"]
+    for model, engine, learner in itertools.product(models, numbers, numbers):
         result = run(scratch, model, args.steps, engine, learner)
         is_right = is_right and (result["mismatch_kl_max"] == 0) == (engine == learner)
         print(json.dumps(result), flush=True)
