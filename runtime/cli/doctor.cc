@@ -6,6 +6,7 @@
 
 #include "graph/base/files.h"
 #include "graph/plan_memory.h"
+#include "kernels/ops/ops.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
 #include "runtime/program/allocator_settings.h"
@@ -89,7 +90,7 @@ Finding find_torch() {
 
 Finding find_cores() {
   const unsigned cores = std::thread::hardware_concurrency();
-  return {"cores", cores >= 2, fmt::format("{}", cores),
+  return {"cores", cores >= 2, fmt::format("{}; CPU operations: {}", cores, cpu_ops().name),
           "with one core generation and training take turns: runs work but are slow"};
 }
 

@@ -13,6 +13,7 @@ namespace primerl {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -322,7 +323,8 @@ TEST(Doctor, SaysWhatIsMissingAndHowToGetIt) {
   const auto end = run_graph_program({"doctor"}, {"PRIMERL_WORKER=/nowhere/primerl-worker"});
   EXPECT_EQ(end.code, 1);
   EXPECT_THAT(end.out, AllOf(HasSubstr("missing   worker"), HasSubstr("/nowhere/primerl-worker"),
-                             HasSubstr("to fix: make build")));
+                             HasSubstr("to fix: make build"),
+                             ContainsRegex("; CPU operations: (baseline|avx2|avx512|amx)\n")));
   const auto json =
       run_graph_program({"doctor", "--json"}, {"PRIMERL_WORKER=/nowhere/primerl-worker"});
   EXPECT_EQ(json.code, 1);
