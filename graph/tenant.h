@@ -83,6 +83,7 @@ struct TenantLoss {
   double moment_max = -1;
   double proximal_share = -1;
   double reference_weight = -1;
+  double jsd_beta = -1;
   std::string mean;
   int64_t mean_tokens = 0;
 };
@@ -121,12 +122,16 @@ struct TenantSchedule {
   double min_lr = -1;
 };
 
+/// Most likeliest tokens of a teacher at one position (kPromptTopLogprobsMax of the engine).
+inline constexpr int64_t kTeacherTopKMax = 256;
+
 /// `[tenant.x] teacher = { model = "big" }`: a frozen model of the graph that gives the tokens of
 /// the tenant's rollouts log-probabilities, for objectives with a reference
 /// (docs/design/teacher.md).
 struct TenantTeacher {
   std::string model;                         // "" = no teacher
   Duration timeout = Duration::seconds(60);  // from a group to its log-probabilities
+  int64_t top_k = 0;  // also its likeliest tokens at each sampled one; 0 = no
 
   bool is_there() const { return !model.empty(); }
 };

@@ -26,13 +26,20 @@ inline Completion completion_of(uint64_t request, uint64_t session, uint32_t att
                   .top_tokens = {},
                   .top_logprobs = {},
                   .prompt_logprobs = event.prompt_logprobs,
+                  .prompt_top_tokens = {},
+                  .prompt_top_logprobs = {},
                   .routed = event.routed};
-  made.top_tokens.reserve(event.top_logprobs.size());
-  made.top_logprobs.reserve(event.top_logprobs.size());
-  for (const TokenLogprob& top : event.top_logprobs) {
-    made.top_tokens.push_back(top.token);
-    made.top_logprobs.push_back(top.logprob);
-  }
+  const auto split = [](const std::vector<TokenLogprob>& from, std::vector<int32_t>& tokens,
+                        std::vector<float>& logprobs) {
+    tokens.reserve(from.size());
+    logprobs.reserve(from.size());
+    for (const TokenLogprob& top : from) {
+      tokens.push_back(top.token);
+      logprobs.push_back(top.logprob);
+    }
+  };
+  split(event.top_logprobs, made.top_tokens, made.top_logprobs);
+  split(event.prompt_top_logprobs, made.prompt_top_tokens, made.prompt_top_logprobs);
   return made;
 }
 

@@ -33,11 +33,14 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   const auto in_body = [](int64_t count, int64_t item_bytes) {
     return std::min(count, static_cast<int64_t>(kArrayBytesInBodyMax) / item_bytes) * item_bytes;
   };
+  const bool is_taught = is_sampled && tenant.teacher.is_there();
   const int64_t num_tokens = std::min(tenant.seq_len * samples_max, kMemberTokensMax);
   const int64_t arrays =  // ids, whether sampled, log-probabilities, beginnings of samples
       in_body(num_tokens, sizeof(int32_t)) + in_body(num_tokens, 1) +
       in_body(num_tokens, sizeof(float)) +  // of supervised examples, weights
-      (is_sampled && tenant.teacher.is_there() ? in_body(num_tokens, sizeof(float)) : 0) +
+      (is_taught ? in_body(num_tokens, sizeof(float)) +
+                       2 * in_body(num_tokens * tenant.teacher.top_k, sizeof(float))
+                 : 0) +
       in_body(samples_max - 1, sizeof(int32_t));
   // A span ends with a turn or with a new version. A group with more versions than these is stale.
   const int64_t num_spans =

@@ -34,8 +34,8 @@ std::string fault_of_eval(const DataOptions& options, const Tenant& tenant) {
 }
 
 std::string fault_of_teacher(const DataOptions&, const Tenant& tenant) {
-  return tenant.teacher.is_there() ? "has no effect: supervised examples train on given answers"
-                                   : std::string();
+  if (!tenant.teacher.is_there() || tenant.teacher.top_k > 0) return {};
+  return "has no effect: supervised examples train on given answers, unless its top_k is above 0";
 }
 
 std::string fault_of_curriculum(const DataOptions&, const Tenant& tenant) {
@@ -88,7 +88,8 @@ Contract Data::contract() {
       })
       .demands("eval.interval", &fault_of_eval,
                "write both eval = { interval = N } and eval_file of the data node, or neither")
-      .demands("teacher", &fault_of_teacher, "leave it out")
+      .demands("teacher", &fault_of_teacher,
+               "write top_k and loss = { kind = \"gkd\" }, or leave it out")
       .demands("curriculum", &fault_of_curriculum, "leave it out")
       .gives_examples(&num_examples_of)
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })

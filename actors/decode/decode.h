@@ -73,8 +73,8 @@ class Decode final : public EngineUser {
       f("id", &E::id)("reason", &E::reason)("detail", &E::detail)("tokens", &E::tokens)(
           "logprobs", &E::logprobs)("spans", &E::spans)("kept", &E::kept)(
           "num_cached_tokens", &E::num_cached_tokens)("ranks", &E::ranks)(
-          "top_logprobs", &E::top_logprobs)("prompt_logprobs", &E::prompt_logprobs)("routed",
-                                                                                    &E::routed);
+          "top_logprobs", &E::top_logprobs)("prompt_logprobs", &E::prompt_logprobs)(
+          "prompt_top_logprobs", &E::prompt_top_logprobs)("routed", &E::routed);
     }
   };
 

@@ -173,7 +173,7 @@ Result<Use> read_sampling(const WireField& member, GenerateCall& call) {
   } else if (key == "cache_salt") {
     ASSIGN_OR_RETURN(call.salt, string_of(member));
   } else if (key == "prompt_logprobs") {
-    // The likeliest tokens beside those of the prompt are not computed.
+    // The likeliest tokens beside those of the prompt are for teachers of the graph only.
     ASSIGN_OR_RETURN([[maybe_unused]] const int64_t num_top, int_of(member, 0, 1));
     call.sampling.prompt_logprobs = true;
   } else {

@@ -50,7 +50,7 @@ struct TokenPrefix {
 /// kUnknownSession, and the turn is sent again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
 
   uint64_t request = 0;
   uint64_t session = 0;   // the trajectory: all turns of a session use one engine
@@ -121,7 +121,7 @@ struct PrefillDone {
 /// The one answer to a GenerateRequest.
 struct Completion {
   static constexpr std::string_view kName = "Completion";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t request = 0;
   uint64_t session = 0;
@@ -139,7 +139,10 @@ struct Completion {
   std::vector<int32_t> top_tokens;     // [num_new_tokens, k]: FinishEvent::top_logprobs; -1: none
   std::vector<float> top_logprobs;     // [num_new_tokens, k]; -infinity where the token is -1
   std::vector<float> prompt_logprobs;  // [num_prompt_tokens - 1], if the request asks for them
-  RoutedExperts routed;                // if the request asks for them, and the engine keeps them
+  /// [num_prompt_tokens - 1, num_prompt_top_logprobs]: FinishEvent::prompt_top_logprobs.
+  std::vector<int32_t> prompt_top_tokens;
+  std::vector<float> prompt_top_logprobs;
+  RoutedExperts routed;  // if the request asks for them, and the engine keeps them
 
   template <class F>
   static void fields(F& f) {
@@ -148,7 +151,8 @@ struct Completion {
         "detail", &C::detail)("tokens", &C::tokens)("logprobs", &C::logprobs)("spans", &C::spans)(
         "kept", &C::kept)("num_cached_tokens", &C::num_cached_tokens)("ranks", &C::ranks)(
         "top_tokens", &C::top_tokens)("top_logprobs", &C::top_logprobs)(
-        "prompt_logprobs", &C::prompt_logprobs)("routed", &C::routed);
+        "prompt_logprobs", &C::prompt_logprobs)("prompt_top_tokens", &C::prompt_top_tokens)(
+        "prompt_top_logprobs", &C::prompt_top_logprobs)("routed", &C::routed);
   }
 };
 

@@ -184,6 +184,10 @@ struct Trajectory {
   std::vector<int32_t> sample_begins = {};
   /// Log-probabilities of the tokens under the tenant's teacher, 0 where not sampled; empty: none.
   std::vector<float> reference = {};
+  /// The teacher's likeliest tokens at each sampled token and their log-probabilities, [sampled
+  /// tokens, k]; empty: none.
+  std::vector<int32_t> top_tokens = {};
+  std::vector<float> top_logprobs = {};
   std::vector<float> weights = {};  // of the loss of each token, supervised; empty: 1
   double reward = 0;
   std::vector<double> scores = {};  // of each reward of the tenant, without its weight
@@ -208,15 +212,16 @@ struct Trajectory {
     f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
         "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
         "kept", &T::kept)("sample_begins", &T::sample_begins)("reference", &T::reference)(
-        "weights", &T::weights)("reward", &T::reward)("scores", &T::scores)(
-        "num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
+        "top_tokens", &T::top_tokens)("top_logprobs", &T::top_logprobs)("weights", &T::weights)(
+        "reward", &T::reward)("scores", &T::scores)("num_turns", &T::num_turns)("is_truncated",
+                                                                                &T::is_truncated);
   }
 };
 
 /// All members of one group have ended.
 struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;

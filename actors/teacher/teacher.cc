@@ -1,9 +1,12 @@
 #include "actors/teacher/teacher.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "actors/common/group_bytes.h"
+#include "kernels/train/objective.h"
 #include "kernels/train/packing.h"
+#include "kernels/train/top_k.h"
 
 namespace primerl {
 namespace {
@@ -48,10 +51,51 @@ bool has_samples(const Trajectory& member) {
   return true;
 }
 
+std::string fault_of_top_k(const TeacherOptions&, const Tenant& tenant) {
+  const ObjectiveSpec* const spec = find_objective(tenant.objective);
+  if (tenant.teacher.top_k == 0 || (spec != nullptr && spec->rule == ObjectiveRule::kTopK))
+    return {};
+  return fmt::format("has no effect: '{}' does not read the likeliest tokens", tenant.objective);
+}
+
+/// The likeliest tokens of the tokens [begin, end) of a member, one sample. The engine has a row
+/// for each but the first, the member one for each sampled token.
+Status add_top(Trajectory& member, size_t begin, size_t end, const Completion& answer, size_t k) {
+  const size_t wanted = (end - begin - 1) * k;
+  if (answer.prompt_top_tokens.size() != wanted || answer.prompt_top_logprobs.size() != wanted)
+    return error(Code::kInvalid, "the engine gave {} likeliest tokens of {}",
+                 answer.prompt_top_tokens.size(), wanted);
+  const auto is_sampled = [&](size_t i) { return member.sampled[i] == 1; };
+  TrainSample sample;  // of the rows that are written, as the trainer will check them
+  size_t row = 0;      // of the member
+  for (size_t i = 0; i < begin; ++i) row += is_sampled(i) ? 1 : 0;
+  const size_t first_row = row;
+  sample.loss_mask.assign(member.sampled.begin() + std::ptrdiff_t(begin),
+                          member.sampled.begin() + std::ptrdiff_t(end));
+  const auto append = [&](const auto& from, size_t at, auto& to) {
+    if (at == 0)
+      to.resize(to.size() + k);  // nothing is before the first token; its row is not read
+    else
+      to.insert(to.end(), from.begin() + std::ptrdiff_t((at - 1) * k),
+                from.begin() + std::ptrdiff_t(at * k));
+  };
+  for (size_t i = begin; i < end; ++i) {
+    if (!is_sampled(i)) continue;
+    append(answer.prompt_top_tokens, i - begin, sample.top_tokens);
+    append(answer.prompt_top_logprobs, i - begin, sample.top_logprobs);
+  }
+  RETURN_IF_ERROR(check_top_k(sample));
+  std::ranges::copy(sample.top_tokens, member.top_tokens.begin() + std::ptrdiff_t(first_row * k));
+  std::ranges::copy(sample.top_logprobs,
+                    member.top_logprobs.begin() + std::ptrdiff_t(first_row * k));
+  return ok();
+}
+
 }  // namespace
 
-Status add_reference(Trajectory& member, size_t sample, const std::vector<float>& logprobs) {
+Status add_reference(Trajectory& member, size_t sample, const Completion& answer, int64_t top_k) {
   const auto [begin, end] = member.sample(sample);
+  const std::vector<float>& logprobs = answer.prompt_logprobs;
   if (logprobs.size() + 1 != end - begin)
     return error(Code::kInvalid, "the engine gave {} log-probabilities for {} tokens",
                  logprobs.size(), end - begin);
@@ -60,6 +104,7 @@ Status add_reference(Trajectory& member, size_t sample, const std::vector<float>
         member.sampled[i] != 0 && !(logprob >= kLogprobMin && logprob <= kLogprobMax))
       return error(Code::kInvalid, "the log-probability of token {} is {}, not in [{}, {}]", i,
                    logprob, kLogprobMin, kLogprobMax);
+  if (top_k > 0) RETURN_IF_ERROR(add_top(member, begin, end, answer, static_cast<size_t>(top_k)));
   for (size_t i = begin + 1; i < end; ++i)
     if (member.sampled[i] != 0) member.reference[i] = logprobs[i - begin - 1];
   return ok();
@@ -88,6 +133,7 @@ Contract Teacher::contract() {
            at_most(&O::requests_max, "requests_max"))
       .demands("sampling.temperature", &fault_of_temperature, "write temperature = 1.0")
       .demands("sampling", &fault_of_sampling, "leave out top_k, top_p and min_p")
+      .demands("teacher.top_k", &fault_of_top_k, "write loss = { kind = \"gkd\" }, or leave it out")
       .teaches()
       .single()
       .one_tenant()
@@ -131,6 +177,10 @@ void Teacher::ask_for(uint64_t asked, uint32_t index) {
   Trajectory& member = of.group.members[index];
   if (member.is_failed || !has_samples(member)) return;
   member.reference.assign(member.tokens.size(), 0.0F);
+  const auto top = static_cast<size_t>(tenant().teacher.top_k) *
+                   static_cast<size_t>(std::ranges::count(member.sampled, uint8_t{1}));
+  member.top_tokens.assign(top, 0);
+  member.top_logprobs.assign(top, 0.0F);
   for (size_t i = 0; i < member.num_samples(); ++i) {
     const auto [begin, end] = member.sample(i);
     if (end - begin < 2) continue;  // the first token of a sample has no log-probability
@@ -151,13 +201,14 @@ Result<GenerateRequest> Teacher::request_of(uint64_t number) {
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 1;
   request.sampling.prompt_logprobs = true;
+  request.sampling.num_prompt_top_logprobs = static_cast<int32_t>(tenant().teacher.top_k);
   return request;
 }
 
 void Teacher::on_answer(uint64_t number, const Completion& completion) {
   const Question& question = questions_.at(number);
   Trajectory& member = asked_.at(question.asked).group.members[question.member];
-  const Status added = add_reference(member, question.sample, completion.prompt_logprobs);
+  const Status added = add_reference(member, question.sample, completion, tenant().teacher.top_k);
   if (!added.ok()) return on_fault(number, added.error().text());
   end(number);
 }
@@ -193,7 +244,10 @@ void Teacher::send(Asked asked) {
   for (Trajectory& member : asked.group.members) {
     if (!fits.ok() && member.fault.empty())
       member.fault = clipped_fault("the teacher: " + fits.error().text());
-    if (!member.fault.empty()) member.reference.clear();
+    if (member.fault.empty()) continue;
+    member.reference.clear();
+    member.top_tokens.clear();
+    member.top_logprobs.clear();
   }
   scored_.send(
       std::move(asked.group),

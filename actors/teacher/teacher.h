@@ -90,9 +90,10 @@ class Teacher final : public EngineAsker {
   Out<TrajectoryGroup> scored_;
 };
 
-/// Writes the log-probabilities of an answer into the sampled positions of a member's sample. An
-/// error if there are not as many as tokens, or if one of a sampled token is out of range; then
-/// nothing is written.
-Status add_reference(Trajectory& member, size_t sample, const std::vector<float>& logprobs);
+/// Writes the log-probabilities of an answer into the sampled positions of a member's sample, and
+/// its top_k likeliest tokens there. An error if there are not as many as tokens, if one of a
+/// sampled token is out of range, or if the likeliest ones cannot train (top_k.h); then nothing is
+/// written. The member's arrays have their whole size.
+Status add_reference(Trajectory& member, size_t sample, const Completion& answer, int64_t top_k);
 
 }  // namespace primerl

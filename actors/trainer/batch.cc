@@ -19,7 +19,8 @@ namespace {
 /// The beginnings of a member's samples rise and are inside its arrays, which have equal lengths.
 Status check_samples_of(const Trajectory& member, LossKind loss) {
   const size_t length = member.tokens.size();
-  const bool has_logprobs = loss == LossKind::kPolicy;
+  const bool has_logprobs =
+      loss == LossKind::kPolicy || (loss == LossKind::kTopK && !member.logprobs.empty());
   if (member.sampled.size() != length || (has_logprobs && member.logprobs.size() != length))
     return error(Code::kInvalid, "{} tokens in {} samples, but {} sampled and {} logprobs", length,
                  member.num_samples(), member.sampled.size(), member.logprobs.size());
@@ -43,6 +44,29 @@ Result<Blob> next_kept(const Blob& kept, KeptReader& reader, int64_t count) {
   for (int64_t i = 0; i < count; ++i) RETURN_IF_ERROR(reader.next());
   const auto bytes = kept.bytes().subspan(begin, kept.size() - reader.num_bytes_left() - begin);
   return Blob(std::make_shared<Blob>(kept), bytes);
+}
+
+/// The top tokens of the next `count` sampled tokens; `begin` moves behind them.
+void cut_top(const Trajectory& member, size_t count, size_t k, size_t& begin, TrainSample& sample) {
+  const size_t end = begin + count * k;
+  const auto cut = [&](const auto& all, auto& part) {
+    part.assign(all.begin() + std::ptrdiff_t(begin), all.begin() + std::ptrdiff_t(end));
+  };
+  cut(member.top_tokens, sample.top_tokens);
+  cut(member.top_logprobs, sample.top_logprobs);
+  begin = end;
+}
+
+/// The top tokens that a tenant's teacher gives, or none.
+Status check_top_tokens(const Trajectory& member, const Tenant& tenant) {
+  const auto wanted = static_cast<int64_t>(tenant.teacher.top_k) *
+                      std::count(member.sampled.begin(), member.sampled.end(), 1);
+  if (std::cmp_equal(member.top_tokens.size(), wanted) &&
+      std::cmp_equal(member.top_logprobs.size(), wanted))
+    return ok();
+  return error(Code::kInvalid,
+               "it has {} top tokens and {} top log-probabilities of the teacher, not {}",
+               member.top_tokens.size(), member.top_logprobs.size(), wanted);
 }
 
 /// The versions from each sampled token to `version`; -1 for other tokens.
@@ -69,6 +93,7 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
   KeptReader reader(member.kept.bytes());
   std::vector<int32_t> distances;
   if (loss == LossKind::kPolicy && !version.is_none()) distances = distances_of(member, version);
+  size_t top_begin = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     TrainSample& sample = samples[i];
     const auto [begin, end] = member.sample(i);
@@ -80,8 +105,14 @@ Result<std::vector<TrainSample>> samples_of(const Trajectory& member, float adva
     cut(member.tokens, sample.tokens);
     cut(member.sampled, sample.loss_mask);
     cut(member.weights, sample.weights);
-    if (loss != LossKind::kPolicy) continue;
+    if (loss == LossKind::kCrossEntropy) continue;
     cut(member.logprobs, sample.logprobs);
+    if (loss == LossKind::kTopK) {
+      const auto count = std::count(sample.loss_mask.begin(), sample.loss_mask.end(), 1);
+      cut_top(member, static_cast<size_t>(count), static_cast<size_t>(tenant.teacher.top_k),
+              top_begin, sample);
+      continue;
+    }
     cut(member.reference, sample.reference);
     if (!distances.empty()) cut(distances, sample.distances);
     sample.kept = member.kept;
@@ -118,6 +149,7 @@ Status check_member(const Trajectory& member, const Tenant& tenant, const Rollou
                  tenant.teacher.is_there()
                      ? "it has no log-probabilities of the teacher"
                      : "it has log-probabilities of a teacher that were not requested");
+  RETURN_IF_ERROR(check_top_tokens(member, tenant));
   if (std::string fault = fault_of_filters(member, tenant, limits.vocab_size); !fault.empty())
     return error(Code::kInvalid, "{}", fault);
   ASSIGN_OR_RETURN(const auto samples, samples_of(member, 0, tenant, use.data));
@@ -353,7 +385,7 @@ std::optional<double> teacher_kl(const std::vector<PooledGroup>& groups) {
   int64_t count = 0;
   for (const auto& pooled : groups)
     for (const auto& member : pooled.group.members) {
-      if (member.is_failed || member.reference.empty()) continue;
+      if (member.is_failed || member.reference.empty() || member.logprobs.empty()) continue;
       for (size_t i = 0; i < member.tokens.size(); ++i) {
         if (member.sampled[i] == 0) continue;
         sum += static_cast<double>(member.logprobs[i]) - static_cast<double>(member.reference[i]);

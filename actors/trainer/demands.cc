@@ -33,6 +33,7 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
   loss.moment_max = written.moment_max;
   loss.proximal_share = written.proximal_share;
   loss.reference_weight = written.reference_weight;
+  loss.jsd_beta = written.jsd_beta;
   loss.mean = written.mean;
   // Without both, the mean is the learner's, which may be "constant": the learner checks them.
   if (!written.kind.empty() || !written.mean.empty()) loss.mean_tokens = written.mean_tokens;
@@ -43,6 +44,10 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
     return fmt::format(
         "cannot be used: '{}' needs a reference model, which is the base of an adapter or a "
         "teacher, and the tenant trains all weights without one",
+        tenant.objective);
+  if (objective_of(loss).rule == ObjectiveRule::kTopK && tenant.teacher.top_k == 0)
+    return fmt::format(
+        "cannot be used: '{}' needs the likeliest tokens of a teacher, and teacher.top_k is 0",
         tenant.objective);
   return {};
 }

@@ -100,6 +100,9 @@ std::vector<std::string> metrics_of_some_steps(const Tenant& tenant) {
   const auto counts = pass_counts(tenant.group_size);
   for (const int64_t count : counts) names.push_back(fmt::format("reward/all/pass@{}", count));
   if (tenant.teacher.is_there()) names.emplace_back("teacher_kl/all/mean");
+  if (tenant.teacher.top_k > 0)
+    for (const char* name : {"teacher_kl/top_k/mean", "teacher_mass/top_k/mean"})
+      names.emplace_back(name);
   for (size_t i = 0; i < tenant.num_environments(); ++i) {
     const Tenant& own = tenant.in_environment(i);
     for (const TenantReward& reward : own.rewards)

@@ -25,7 +25,10 @@ std::optional<RolloutUse> use_of(const Tenant& tenant, const OwnObjectives& own)
   if (spec == nullptr) return std::nullopt;
   const std::string_view advantage =
       tenant.advantage.kind.empty() ? spec->advantage : std::string_view(tenant.advantage.kind);
-  return RolloutUse{.data = spec->uses_logprobs() ? LossKind::kPolicy : LossKind::kCrossEntropy,
+  const LossKind data = spec->rule == ObjectiveRule::kTopK ? LossKind::kTopK
+                        : spec->uses_logprobs()            ? LossKind::kPolicy
+                                                           : LossKind::kCrossEntropy;
+  return RolloutUse{.data = data,
                     .rule = spec->rule,
                     .uses_advantages = spec->uses_advantages(),
                     .advantage = advantage_kind(advantage).value_or(AdvantageKind::kMean)};

@@ -104,6 +104,20 @@ void check_length(Draft& draft, const DraftNode& teacher, DraftTenant& tenant) {
   }
 }
 
+/// The teacher has at least top_k tokens.
+void check_top_k(Draft& draft, const DraftNode& teacher, const DraftTenant& tenant) {
+  const int32_t model = tokenizer_of(teacher);
+  if (model < 0) return;
+  const auto& facts = draft.models[static_cast<size_t>(model)].facts;
+  const int64_t top_k = tenant.tenant.teacher.top_k;
+  if (!facts || facts->vocab_size <= 0 || top_k <= facts->vocab_size) return;
+  draft.diagnostics
+      .error("G083", nested_span(*tenant.spec, "teacher.top_k"),
+             "'teacher.top_k' of tenant '{}' is {}, and its model has {} tokens", tenant.spec->name,
+             top_k, facts->vocab_size)
+      .suggest(fmt::format("write top_k = {} or less", facts->vocab_size));
+}
+
 }  // namespace
 
 void check_teachers(Draft& draft) {
@@ -114,6 +128,7 @@ void check_teachers(Draft& draft) {
     check_names(draft, tenant, teacher);
     if (teacher == nullptr) continue;
     check_length(draft, *teacher, tenant);
+    check_top_k(draft, *teacher, tenant);
     // The tokenizers are those of nodes, not of tenants.
     if (!std::exchange(has_tokens, true)) check_tokens(draft, *teacher, tenant);
   }

@@ -109,6 +109,12 @@ constexpr std::string_view kTaughtEdges =
     "  \"rollout.group       -> teacher.group\",\n"
     "  \"teacher.scored      -> trainer.group\",\n";
 
+constexpr std::string_view kExamplesEdge =
+    "  { path = \"data.group -> trainer.group\", capacity = 16 },\n";
+constexpr std::string_view kTaughtExamplesEdges =
+    "  { path = \"data.group -> teacher.group\", capacity = 16 },\n"
+    "  \"teacher.scored -> trainer.group\",\n";
+
 constexpr std::string_view kGateway = R"([resource.gateway]
 kind = "outside"
 backend = "http"
@@ -161,7 +167,7 @@ forward = [
 
 constexpr BuiltInGraph kBuiltInGraphs[] = {
     {"primerl:async_rl", "asynchronous RL: rollouts continue while the trainer works", kAsyncRl},
-    {"primerl:sft", "supervised training on given answers", kSft},
+    {kSupervisedGraph, "supervised training on given answers", kSft},
 };
 
 std::string_view without_comma(std::string_view text) {
@@ -199,7 +205,7 @@ std::string asker_part(std::string_view name, const FrozenModels& models, std::s
   };
   std::string text;
   if (!models.policy.empty())
-    for (const std::string_view table : {"resource.engine", "resource.learner", "node.rollout"})
+    for (const std::string& table : models.tables)
       text += fmt::format("[{}]\n{}", table, line(models.policy));
   text += fmt::format("[resource.{}]\nkind = \"engine\"\n{}", name, line(models.frozen));
   return text + fmt::format(kAskerNodes, name, line(models.frozen), forward, feedback);
@@ -217,9 +223,12 @@ std::string teacher_part(const FrozenModels& models) {
 }
 
 std::string with_teacher(std::string loop) {
-  const size_t at = loop.find(kGroupEdge);
-  CHECK(at != std::string::npos, "the standard graph has another edge to the trainer");
-  return loop.replace(at, kGroupEdge.size(), kTaughtEdges);
+  for (const auto& [edge, taught] :
+       {std::pair{kGroupEdge, kTaughtEdges}, std::pair{kExamplesEdge, kTaughtExamplesEdges}})
+    if (const size_t at = loop.find(edge); at != std::string::npos)
+      return loop.replace(at, edge.size(), taught);
+  CHECK(false, "a built-in graph has another edge to the trainer");
+  return loop;
 }
 
 std::string gateway_part(const std::string& model) {

@@ -22,6 +22,7 @@ std::span<const BuiltInGraph> built_in_graphs();
 std::vector<std::string> built_in_names();
 /// Null if there is none of this name.
 const BuiltInGraph* find_built_in(std::string_view name);
+inline constexpr std::string_view kSupervisedGraph = "primerl:sft";
 /// The graph that completes a file without [edges] that names none.
 const BuiltInGraph& standard_graph();
 
@@ -30,10 +31,13 @@ const BuiltInGraph& standard_graph();
 struct FrozenModels {
   std::string frozen;
   std::string policy;
+  std::vector<std::string> tables = {"resource.engine", "resource.learner",
+                                     "node.rollout"};  // they get the policy's model
 };
 /// The tables that a judge adds to the standard graph: its engine, its nodes and their edges.
 std::string judge_part(const FrozenModels& models);
-/// The same for a teacher, for a loop whose groups go through it: with_teacher().
+/// The same for a teacher, for a loop or supervised graph whose groups go through it:
+/// with_teacher().
 std::string teacher_part(const FrozenModels& models);
 std::string with_teacher(std::string loop);
 

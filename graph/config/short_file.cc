@@ -171,7 +171,9 @@ std::string policy_model(Table& root, const std::set<std::string>& frozen) {
 void add_part(const Table& part, Table& loop) {
   for (const char* kind : {"forward", "feedback"}) {
     const auto& added = part.find("edges")->value.as_table().find(kind)->value.as_array();
-    auto& edges = loop.find("edges")->value.as_table().find(kind)->value.as_array();
+    Entry* const own = loop.find("edges")->value.as_table().find(kind);
+    if (own == nullptr) continue;  // complete() adds them
+    auto& edges = own->value.as_array();
     edges.insert(edges.end(), added.begin(), added.end());
   }
   complete(loop, part);
@@ -224,7 +226,9 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
       file.built_in.empty() ? standard_graph() : *find_built_in(file.built_in);
   file.built_in = graph.name;
   const bool is_loop = !has_own_edges && graph.name == standard_graph().name;
-  const auto teacher = is_loop ? teacher_model(file.root) : std::nullopt;
+  // Supervised examples go through a teacher too: it gives their tokens its likeliest ones.
+  const bool is_taught = is_loop || (!has_own_edges && graph.name == kSupervisedGraph);
+  const auto teacher = is_taught ? teacher_model(file.root) : std::nullopt;
   const SourceId source =
       sources.add(std::string(graph.name),
                   teacher ? with_teacher(std::string(graph.text)) : std::string(graph.text), true);
@@ -245,6 +249,9 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
     if (judges) add("a judge", judge_part({judge, policy}));
     if (teacher) add("a teacher", teacher_part({*teacher, policy}));
     if (has_driven_environment(file.root)) add("a gateway", gateway_part(policy));
+  } else if (teacher) {
+    const std::string policy = policy_model(file.root, {*teacher});
+    add("a teacher", teacher_part({*teacher, policy, {"resource.learner", "node.data"}}));
   }
   correct_loop_resources(file.root, *table_at(*loop, "resource"), diagnostics);
   if (!has_own_edges) check_loop_nodes(file.root, *table_at(*loop, "node"), graph, diagnostics);

@@ -132,6 +132,8 @@ OptionSet loss_options() {
       .field("reference_weight", &L::reference_weight, number,
              "weight of the distance from the teacher, or from the base of the adapter; -1 as in "
              "clip_low")
+      .field("jsd_beta", &L::jsd_beta, between(-1, 1),
+             "gkd: 0 = forward KL, 1 = reverse KL, between: their mixture; -1 as in clip_low")
       .field("mean", &L::mean, one_of({"", "token", "sequence", "constant"}),
              "what counts the same in a step; \"\" as -1 in clip_low")
       .field("mean_tokens", &L::mean_tokens, count_from(0) | unit("tokens"),
@@ -160,6 +162,9 @@ OptionSet teacher_options() {
              "the model of the teacher, a table [model.*]; \"\" = no teacher")
       .field("timeout", &T::timeout, above(0),
              "from a group to the log-probabilities of all its tokens")
+      .field("top_k", &T::top_k, between(0, kTeacherTopKMax) | unit("tokens"),
+             "likeliest tokens that it gives at each sampled token, for loss.kind = \"gkd\"; 0 = "
+             "none")
       .take();
 }
 

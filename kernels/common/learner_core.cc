@@ -26,6 +26,18 @@ bool needs_no_measure(const TrainBatch& batch, const Objective& objective) {
   return !objective.needs_measured() && !needs_reference_pass(batch, objective);
 }
 
+/// A batch with a teacher's likeliest tokens is for the objective that reads them, and for no
+/// other.
+Status check_data(const TrainBatch& batch, const Objective& objective) {
+  if (batch.loss == LossKind::kCrossEntropy) return ok();
+  const bool has_top = batch.loss == LossKind::kTopK;
+  if (has_top == (objective.rule == ObjectiveRule::kTopK)) return ok();
+  return error(Code::kInvalid, "{}",
+               has_top ? "the batch has top tokens of a teacher, which the objective does not read"
+                       : "the objective 'gkd' needs the top tokens of a teacher, and the batch has "
+                         "none");
+}
+
 class CapturedLearner final : public LearnerImage {
  public:
   /// `model` and `adapter` (null for whole weights) are of the learner.
@@ -194,6 +206,7 @@ Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(batch.tenant));
   RETURN_IF_ERROR(open_.check_none(slot, "a training step"));
   RETURN_IF_ERROR(check_samples(batch, limits()));
+  RETURN_IF_ERROR(check_data(batch, trained_[slot].objective));
   const int64_t number = backend_->num_steps(slot) + 1;
   if (!options_.debug.batch_folder.empty()) keep_batch(batch, number);
   debug_fault_.clear();
@@ -216,7 +229,7 @@ Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
     step.report.measures.peak_flops =
         options_.peak_tflops > 0 ? options_.peak_tflops * 1e12 : backend_->peak_flops();
     if (needs_no_measure(batch, *step.objective)) step.num_measured = step.micro_batches.size();
-    if (batch.loss == LossKind::kPolicy) weigh(step.micro_batches, *step.objective);
+    if (batch.loss != LossKind::kCrossEntropy) weigh(step.micro_batches, *step.objective);
     const AdapterTable* const adapter = backend_->adapter(slot);
     return backend_->begin(
         slot, adapter == nullptr ? AdapterDropout() : dropout_of(adapter->config(), number));

@@ -156,11 +156,14 @@ std::span<TokenLogprob> make_top(const SamplingParams& params, std::vector<Token
 
 }  // namespace
 
-float Sampler::score(std::span<const float> logits, int32_t token) const {
+float Sampler::score(std::span<const float> logits, int32_t token,
+                     std::span<TokenLogprob> top) const {
   const SoftmaxStats stats = ops_.softmax({.vocab_size = static_cast<int64_t>(logits.size()),
                                            .inverse_temperature = 1,
                                            .logits = logits.data(),
                                            .weights = nullptr});
+  std::ranges::fill(top, TokenLogprob{-1, -std::numeric_limits<float>::infinity()});
+  fill_top(logits, 1, stats.log_normalizer, {}, top);
   return logits[static_cast<size_t>(token)] - stats.log_normalizer;
 }
 

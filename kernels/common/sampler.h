@@ -59,8 +59,9 @@ class Sampler {
                          std::vector<std::byte>* kept = nullptr,
                          std::vector<TokenLogprob>* top = nullptr);
 
-  /// The log-probability of `token` under the unprocessed row.
-  float score(std::span<const float> logits, int32_t token) const;
+  /// The log-probability of `token` under the unprocessed row. `top` gets the likeliest tokens, the
+  /// greatest first; among equals, the lower id first. It is no longer than the row.
+  float score(std::span<const float> logits, int32_t token, std::span<TokenLogprob> top = {}) const;
 
  private:
   SampledToken most_likely(std::span<const float> logits, std::span<TokenLogprob> top);

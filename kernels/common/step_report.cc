@@ -41,6 +41,8 @@ void add_means(const LossSums& sums, TrainReport& report) {
   report.entropy_mean = sums.entropy * per_token;
   report.mismatch_kl_mean = sums.mismatch_kl * per_token;
   report.mismatch_kl_max = sums.mismatch_kl_max;
+  report.measures.teacher_kl = sums.teacher_kl * per_token;
+  report.measures.teacher_mass = sums.teacher_mass * per_token;
   report.masked_fraction = static_cast<double>(sums.masked) * per_token;
   const auto share_of = [&](MaskReason reason) {
     return static_cast<double>(sums.masked_by[static_cast<size_t>(reason)]) * per_token;

@@ -59,6 +59,7 @@ PrefillTask* Admission::shared_prefill(const Sequence& sequence) const {
         first.began == sequence.began.value_or(version) && first.request.key() == request.key() &&
         first.request.salt == request.salt &&
         (prefill->scores_prompt || !sequence.needs_prompt_logprobs()) &&
+        (sequence.num_prompt_top() == 0 || prefill->num_prompt_top == sequence.num_prompt_top()) &&
         first.request.prompt_tokens == request.prompt_tokens)
       return prefill.get();
   }
@@ -70,6 +71,7 @@ PrefillTask& Admission::new_prefill(Sequence& sequence) {
   PrefillTask& prefill = *table_.prefilling.emplace_back(std::make_unique<PrefillTask>());
   prefill.num_tokens = sequence.size();
   prefill.scores_prompt = sequence.needs_prompt_logprobs();
+  prefill.num_prompt_top = sequence.num_prompt_top();
   prefill.publishes = table_.limits.options.prefix_cache &&
                       sequence.began == table_.versions.of(sequence.request.key());
   prefill.chain = table_.blocks.hasher.begin();

@@ -50,6 +50,10 @@ Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
     if (id < 0 || id >= table_->limits.vocab_size)
       return error(Code::kInvalid, "stop id {} is outside the vocabulary", id)
           .note(fmt::format("tokens of this model are 0 to {}", table_->limits.vocab_size - 1));
+  if (request.sampling.num_prompt_top_logprobs > table_->limits.vocab_size)
+    return error(Code::kInvalid,
+                 "num_prompt_top_logprobs {} is more than the {} tokens of the model",
+                 request.sampling.num_prompt_top_logprobs, table_->limits.vocab_size);
   const size_t prompt = request.prompt_tokens.size();
   const int64_t total = static_cast<int64_t>(prompt) + request.sampling.max_tokens;
   if (total > options.max_sequence_tokens)
@@ -247,6 +251,7 @@ void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
     prefill->num_computed = prefill->num_tokens;
     prefill->num_sampled = prefill->waiting.size();
     prefill->prompt_logprobs.clear();
+    prefill->prompt_top_logprobs.clear();
   }
   finish_step();
 }
@@ -288,6 +293,7 @@ void BatchScheduler::finish_prefill(PrefillTask& prefill) {
   for (Sequence* sequence : sampled) {
     sequence->prefill = nullptr;
     --table_->num_prefilling;
+    if (sequence->num_prompt_top() > 0) sequence->prompt_top_logprobs = prefill.prompt_top_logprobs;
     if (sequence->needs_prompt_logprobs()) sequence->prompt_logprobs = prefill.prompt_logprobs;
     table_->assign_blocks(prefill, *sequence,
                           prefill.waiting.empty() && sequence == sampled.back());
@@ -323,6 +329,7 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.ranks = std::move(sequence.ranks);
   event.routed = std::move(sequence.routed);
   event.prompt_logprobs = std::move(sequence.prompt_logprobs);
+  event.prompt_top_logprobs = std::move(sequence.prompt_top_logprobs);
   event.num_cached_tokens = sequence.num_cached_tokens;
   const auto found = table_->sequences.find(event.id.value);
   finished_.push_back(std::move(event));

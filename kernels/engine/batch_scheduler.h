@@ -47,6 +47,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,8 +93,11 @@ class BatchScheduler {
   /// log-probability is not finite, it ends as failed, without this token. The token of a sequence
   /// that has left is dropped. `rank`: FinishEvent::ranks; 0 without top log-probabilities.
   void accept(Sequence& sequence, int32_t token, float logprob, int32_t rank = 0);
-  void accept(const StepPlan::Score& score, float logprob) {
-    score.prefill->prompt_logprobs.push_back(logprob);
+  /// `top`: the likeliest tokens at the position, num_prompt_top of the prefill.
+  void accept(const StepPlan::Score& score, float logprob, std::span<const TokenLogprob> top = {}) {
+    PrefillTask& prefill = *score.prefill;
+    prefill.prompt_logprobs.push_back(logprob);
+    prefill.prompt_top_logprobs.insert(prefill.prompt_top_logprobs.end(), top.begin(), top.end());
   }
   /// Updates the sequences of a plan: prefilled ones become held, ended ones leave.
   void finish_step();

@@ -96,11 +96,14 @@ struct FinishEvent {
   std::vector<int32_t> ranks;
   /// [num_prompt_tokens - 1] if prompt_logprobs is set: of every token but the first.
   std::vector<float> prompt_logprobs;
+  /// [num_prompt_tokens - 1, num_prompt_top_logprobs]: the likeliest tokens at each of those
+  /// positions under the model's own distribution, in the order of top_logprobs.
+  std::vector<TokenLogprob> prompt_top_logprobs;
   /// From routed_experts_start on, of all tokens but the last, if the request asks for them and the
   /// engine keeps them (EngineOptions::routed_experts).
   RoutedExperts routed;
 
-  /// All fields but `kept` and the last four, which may be larger than a message.
+  /// All fields but `kept` and the last five, which may be larger than a message.
   template <class F>
   static void fields(F& f) {
     f("id", &FinishEvent::id)("reason", &FinishEvent::reason)(

@@ -83,6 +83,15 @@ Status validate(const SamplingParams& sampling) {
   if (sampling.num_top_logprobs < 0 || sampling.num_top_logprobs > kTopLogprobsMax)
     return error(Code::kInvalid, "num_top_logprobs {} is not valid", sampling.num_top_logprobs)
         .note(fmt::format("num_top_logprobs is 0 to {}", kTopLogprobsMax));
+  if (sampling.num_prompt_top_logprobs < 0 ||
+      sampling.num_prompt_top_logprobs > kPromptTopLogprobsMax)
+    return error(Code::kInvalid, "num_prompt_top_logprobs {} is not valid",
+                 sampling.num_prompt_top_logprobs)
+        .note(fmt::format("num_prompt_top_logprobs is 0 to {}", kPromptTopLogprobsMax));
+  if (sampling.num_prompt_top_logprobs > 0 && !sampling.prompt_logprobs)
+    return error(Code::kInvalid, "num_prompt_top_logprobs {} without prompt_logprobs",
+                 sampling.num_prompt_top_logprobs)
+        .note("set prompt_logprobs too");
   if (sampling.routed_experts_start < -1)
     return error(Code::kInvalid, "routed_experts_start {} is below -1",
                  sampling.routed_experts_start);

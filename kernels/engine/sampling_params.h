@@ -72,8 +72,10 @@ struct SamplingParams {
   int32_t num_top_logprobs = 0;  // number of likeliest tokens to return beside each sampled one
   bool prompt_logprobs = false;  // also return those of the prompt's tokens, each given the tokens
                                  // before it
-  int32_t routed_experts_start = -1;  // also return the experts of the tokens from this position
-                                      // on, if the engine keeps them; -1: no
+  int32_t num_prompt_top_logprobs = 0;  // with prompt_logprobs: the number of likeliest tokens to
+                                        // return at each of those positions
+  int32_t routed_experts_start = -1;    // also return the experts of the tokens from this position
+                                        // on, if the engine keeps them; -1: no
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 
@@ -85,7 +87,9 @@ struct SamplingParams {
         "stop", &S::stop)("min_tokens", &S::min_tokens)("logit_bias", &S::logit_bias)(
         "repetition_penalty", &S::repetition_penalty)("frequency_penalty", &S::frequency_penalty)(
         "presence_penalty", &S::presence_penalty)("num_top_logprobs", &S::num_top_logprobs)(
-        "prompt_logprobs", &S::prompt_logprobs)("routed_experts_start", &S::routed_experts_start);
+        "prompt_logprobs", &S::prompt_logprobs)(
+        "num_prompt_top_logprobs", &S::num_prompt_top_logprobs)("routed_experts_start",
+                                                                &S::routed_experts_start);
   }
 };
 
@@ -99,6 +103,8 @@ inline constexpr double kPenaltyMax = 2;          // the least is -2; of frequen
 inline constexpr double kRepetitionMin = 0.001;   // logits multiplied or divided by it stay finite
 inline constexpr double kRepetitionMax = 1000;
 inline constexpr int32_t kTopLogprobsMax = 20;
+/// Of each prompt token; a teacher's answer has 8 bytes for each.
+inline constexpr int32_t kPromptTopLogprobsMax = 256;
 
 /// Refuses impossible values; the error gives the valid range. The engine checks what depends on
 /// the vocabulary.

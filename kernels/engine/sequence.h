@@ -63,6 +63,7 @@ struct Sequence {
   std::vector<TokenLogprob> top_logprobs;  // likewise
   std::vector<int32_t> ranks;              // of the tokens; empty without top_logprobs
   std::vector<float> prompt_logprobs;
+  std::vector<TokenLogprob> prompt_top_logprobs;
   RoutedExperts routed;  // the engine fills it when the sequence has ended
   std::string detail;    // the reason, when refused or failed
 
@@ -77,6 +78,10 @@ struct Sequence {
   /// Its whole prompt must still be computed, for the log-probabilities of its tokens.
   bool needs_prompt_logprobs() const {
     return request.sampling.prompt_logprobs && num_prompt_tokens() > 1 && prompt_logprobs.empty();
+  }
+  /// The number of likeliest tokens at each of them.
+  int32_t num_prompt_top() const {
+    return needs_prompt_logprobs() ? request.sampling.num_prompt_top_logprobs : 0;
   }
 };
 
@@ -101,7 +106,9 @@ struct PrefillTask {
   int32_t num_computed = 0;  // tokens whose key and value are in the cache
   int32_t last_row = -1;     // row of its last token in the current plan
   bool scores_prompt = false;
+  int32_t num_prompt_top = 0;          // number of likeliest tokens at each of these positions
   std::vector<float> prompt_logprobs;  // of its tokens but the first, if requested
+  std::vector<TokenLogprob> prompt_top_logprobs;  // [these tokens, num_prompt_top]
 
   const Sequence& first() const { return *waiting.front(); }
   bool is_complete() const { return num_computed == num_tokens; }

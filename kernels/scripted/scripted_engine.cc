@@ -59,6 +59,7 @@ class ScriptedEngine final : public Engine {
   int32_t add_top(Sequence& sequence, const std::vector<int32_t>& kept, int32_t token,
                   float logprob) const;
   void score();
+  std::vector<TokenLogprob> prompt_top(const StepPlan::Score& score, float logprob) const;
 
   const ScriptedEngineOptions options_;
   BatchScheduler scheduler_;
@@ -201,8 +202,24 @@ void ScriptedEngine::score() {
     const uint64_t key = mix(options_.seed, static_cast<uint64_t>(each.token));
     const double surprise =
         sampling_uniform(mix(key, kPromptDraw), each.prefill->prompt_logprobs.size());
-    scheduler_.accept(each, static_cast<float>(-0.01 - 3 * surprise * surprise));
+    const auto logprob = static_cast<float>(-0.01 - 3 * surprise * surprise);
+    scheduler_.accept(each, logprob, prompt_top(each, logprob));
   }
+}
+
+/// The token itself, and then the next ids: each has half of the probability that is left.
+std::vector<TokenLogprob> ScriptedEngine::prompt_top(const StepPlan::Score& score,
+                                                     float logprob) const {
+  std::vector<TokenLogprob> top;
+  double left = 1 - std::exp(static_cast<double>(logprob));
+  for (int32_t i = 0; i < score.prefill->num_prompt_top; ++i) {
+    const int32_t token = (score.token + i) % options_.vocab_size;
+    top.push_back({token, i == 0 ? logprob : static_cast<float>(std::log(left *= 0.5))});
+  }
+  std::ranges::sort(top, [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  return top;
 }
 
 /// The tokens after the sampled one share what it leaves of the probability: half of it, a quarter,

@@ -39,6 +39,8 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
   sums.num_tokens += static_cast<int64_t>(sample.tokens.size());
   for (const std::byte byte : sample.kept.bytes())
     sums.digest = mix(sums.digest, static_cast<uint64_t>(byte));
+  for (const float logprob : sample.top_logprobs)
+    sums.digest = mix(sums.digest, std::bit_cast<uint32_t>(logprob));
   for (size_t i = 0; i < sample.tokens.size(); ++i) {
     sums.digest =
         mix(sums.digest, static_cast<uint64_t>(sample.tokens[i]) << 1 | (sample.loss_mask[i] & 1U));
@@ -46,7 +48,7 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
     ++sums.num_loss_tokens;
     const double chance = uniform_of(mix(history, sums.digest));
     sums.entropy += 0.5 + chance;
-    if (loss == LossKind::kCrossEntropy) {
+    if (loss != LossKind::kPolicy) {
       sums.loss += 2 * chance;
       continue;
     }

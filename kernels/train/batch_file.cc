@@ -29,6 +29,9 @@ struct Columns {
   std::vector<float> logprobs, advantages, proximal, reference, weights, temperatures;
   std::vector<std::byte> kept;
   std::vector<int64_t> kept_bytes;
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
+  std::vector<int64_t> sample_top;  // top tokens of each sample
 };
 
 template <class T, class U>
@@ -51,6 +54,9 @@ Columns columns_of(const TrainBatch& batch) {
     const auto kept = sample.kept.bytes();
     all.kept.insert(all.kept.end(), kept.begin(), kept.end());
     all.kept_bytes.push_back(static_cast<int64_t>(kept.size()));
+    append(sample.top_tokens, all.top_tokens);
+    append(sample.top_logprobs, all.top_logprobs);
+    all.sample_top.push_back(static_cast<int64_t>(sample.top_tokens.size()));
   }
   return all;
 }
@@ -67,7 +73,7 @@ class Reader {
 
   /// A vector of `count` elements (any number if negative).
   template <class T>
-  Status take(const std::string& name, DataType type, int64_t count, std::vector<T>& values) {
+  Status read(const std::string& name, DataType type, int64_t count, std::vector<T>& values) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return error(Code::kInvalid, "tensor '{}' is missing", name);
     const WeightTensor& tensor = found->second;
@@ -113,8 +119,8 @@ std::vector<T> cut(const std::vector<T>& all, size_t begin, size_t count) {
 
 TrainBatch batch_of(const Columns& all, uint8_t loss) {
   TrainBatch batch;
-  batch.loss = loss == 0 ? LossKind::kPolicy : LossKind::kCrossEntropy;
-  size_t token = 0, kept = 0;
+  batch.loss = static_cast<LossKind>(loss);
+  size_t token = 0, kept = 0, top = 0;
   for (size_t i = 0; i < all.sample_tokens.size(); ++i) {
     const auto count = static_cast<size_t>(all.sample_tokens[i]);
     TrainSample& sample = batch.samples.emplace_back();
@@ -127,6 +133,12 @@ TrainBatch batch_of(const Columns& all, uint8_t loss) {
     sample.weights = cut(all.weights, token, count);
     sample.temperature = all.temperatures[i];
     token += count;
+    if (!all.sample_top.empty()) {
+      const auto num_top = static_cast<size_t>(all.sample_top[i]);
+      sample.top_tokens = cut(all.top_tokens, top, num_top);
+      sample.top_logprobs = cut(all.top_logprobs, top, num_top);
+      top += num_top;
+    }
     if (all.kept_bytes.empty()) continue;
     const auto num_kept = static_cast<size_t>(all.kept_bytes[i]);
     sample.kept = Blob(cut(all.kept, kept, num_kept));
@@ -138,29 +150,37 @@ TrainBatch batch_of(const Columns& all, uint8_t loss) {
 Result<TrainBatch> parse_batch(Reader reader) {
   Columns all;
   std::vector<uint8_t> loss;
-  RETURN_IF_ERROR(reader.take("loss", DataType::kU8, 1, loss));
-  if (loss[0] > 1)
-    return error(Code::kInvalid, "'loss' is {}", loss[0]).note("0: rollouts, 1: cross-entropy");
-  RETURN_IF_ERROR(reader.take("tokens", DataType::kI32, -1, all.tokens));
+  RETURN_IF_ERROR(reader.read("loss", DataType::kU8, 1, loss));
+  if (loss[0] > static_cast<uint8_t>(LossKind::kTopK))
+    return error(Code::kInvalid, "'loss' is {}", loss[0])
+        .note("0: rollouts, 1: cross-entropy, 2: a teacher's top tokens");
+  RETURN_IF_ERROR(reader.read("tokens", DataType::kI32, -1, all.tokens));
   const auto num_tokens = static_cast<int64_t>(all.tokens.size());
-  RETURN_IF_ERROR(reader.take("sample_tokens", DataType::kI64, -1, all.sample_tokens));
+  RETURN_IF_ERROR(reader.read("sample_tokens", DataType::kI64, -1, all.sample_tokens));
   const auto num_samples = static_cast<int64_t>(all.sample_tokens.size());
   RETURN_IF_ERROR(check_lengths("sample_tokens", all.sample_tokens, num_tokens));
-  RETURN_IF_ERROR(reader.take("loss_mask", DataType::kU8, num_tokens, all.loss_mask));
-  RETURN_IF_ERROR(reader.take("temperatures", DataType::kF32, num_samples, all.temperatures));
+  RETURN_IF_ERROR(reader.read("loss_mask", DataType::kU8, num_tokens, all.loss_mask));
+  RETURN_IF_ERROR(reader.read("temperatures", DataType::kF32, num_samples, all.temperatures));
   for (auto [name, values] :
        {std::pair{"logprobs", &all.logprobs}, std::pair{"advantages", &all.advantages}})
     if (loss[0] == 0 || reader.has(name))
-      RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
+      RETURN_IF_ERROR(reader.read(name, DataType::kF32, num_tokens, *values));
   for (auto [name, values] :
        {std::pair{"proximal", &all.proximal}, std::pair{"reference", &all.reference},
         std::pair{"weights", &all.weights}})
-    if (reader.has(name)) RETURN_IF_ERROR(reader.take(name, DataType::kF32, num_tokens, *values));
+    if (reader.has(name)) RETURN_IF_ERROR(reader.read(name, DataType::kF32, num_tokens, *values));
   if (reader.has("kept")) {
-    RETURN_IF_ERROR(reader.take("kept", DataType::kU8, -1, all.kept));
-    RETURN_IF_ERROR(reader.take("kept_bytes", DataType::kI64, num_samples, all.kept_bytes));
+    RETURN_IF_ERROR(reader.read("kept", DataType::kU8, -1, all.kept));
+    RETURN_IF_ERROR(reader.read("kept_bytes", DataType::kI64, num_samples, all.kept_bytes));
     RETURN_IF_ERROR(
         check_lengths("kept_bytes", all.kept_bytes, static_cast<int64_t>(all.kept.size())));
+  }
+  if (reader.has("top_tokens")) {
+    RETURN_IF_ERROR(reader.read("top_tokens", DataType::kI32, -1, all.top_tokens));
+    const auto num_top = static_cast<int64_t>(all.top_tokens.size());
+    RETURN_IF_ERROR(reader.read("top_logprobs", DataType::kF32, num_top, all.top_logprobs));
+    RETURN_IF_ERROR(reader.read("sample_top", DataType::kI64, num_samples, all.sample_top));
+    RETURN_IF_ERROR(check_lengths("sample_top", all.sample_top, num_top));
   }
   RETURN_IF_ERROR(reader.finish());
   return batch_of(all, loss[0]);
@@ -170,14 +190,12 @@ Result<TrainBatch> parse_batch(Reader reader) {
 
 Status write_train_batch(const std::filesystem::path& file, const TrainBatch& batch) {
   const Columns all = columns_of(batch);
-  const bool is_policy = batch.loss == LossKind::kPolicy;
   std::vector<WeightTensor> tensors = {
       make_tensor("tokens", DataType::kI32, all.tokens),
       make_tensor("sample_tokens", DataType::kI64, all.sample_tokens),
       make_tensor("loss_mask", DataType::kU8, all.loss_mask),
       make_tensor("temperatures", DataType::kF32, all.temperatures),
-      make_tensor("loss", DataType::kU8,
-                  std::vector<uint8_t>{is_policy ? uint8_t{0} : uint8_t{1}})};
+      make_tensor("loss", DataType::kU8, std::vector{static_cast<uint8_t>(batch.loss)})};
   if (!all.logprobs.empty())
     tensors.push_back(make_tensor("logprobs", DataType::kF32, all.logprobs));
   if (!all.advantages.empty())
@@ -190,6 +208,11 @@ Status write_train_batch(const std::filesystem::path& file, const TrainBatch& ba
   if (!all.kept.empty()) {
     tensors.push_back(make_tensor("kept", DataType::kU8, all.kept));
     tensors.push_back(make_tensor("kept_bytes", DataType::kI64, all.kept_bytes));
+  }
+  if (!all.top_tokens.empty()) {
+    tensors.push_back(make_tensor("top_tokens", DataType::kI32, all.top_tokens));
+    tensors.push_back(make_tensor("top_logprobs", DataType::kF32, all.top_logprobs));
+    tensors.push_back(make_tensor("sample_top", DataType::kI64, all.sample_top));
   }
   return write_safetensors(file, tensors);
 }

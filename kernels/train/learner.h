@@ -45,6 +45,10 @@ struct TrainSample {
   std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
   std::vector<float> proximal;     // log-probabilities of a proximal policy; empty: none stored
   std::vector<float> reference;    // of a reference model; empty: the learner computes them
+  /// The likeliest tokens of a teacher at each loss token, and their log-probabilities:
+  /// [loss tokens, k], k >= 1; empty: none stored.
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
   std::vector<float> weights;      // of the loss of each token, >= 0; empty: 1
   std::vector<int32_t> distances;  // versions from each token to the step, -1: not sampled; empty:
                                    // not known. For metrics only.
@@ -54,9 +58,10 @@ struct TrainSample {
   Blob kept;
 };
 
-/// The data of a batch: rollouts for the learner's objective, or answers to imitate, whatever that
-/// objective is.
-enum class LossKind : uint8_t { kPolicy, kCrossEntropy };
+/// The data of a batch: rollouts for the learner's objective, answers to imitate, whatever that
+/// objective is, or rollouts or answers with a teacher's likeliest tokens (top_k.h). The last have
+/// log-probabilities at sampling only if the policy sampled them.
+enum class LossKind : uint8_t { kPolicy, kCrossEntropy, kTopK };
 
 /// Limits of a sample: the learner provides them, check_sample() (packing.h) checks them.
 struct SampleLimits {

@@ -167,11 +167,13 @@ double share_of(const TrainReport& report, MaskReason reason) {
 TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
   if (objective.rule == ObjectiveRule::kCrossEntropy) return cross_entropy_loss(facts.log_pi);
   if (objective.rule == ObjectiveRule::kOwn) return own_loss(objective, facts);
+  if (objective.rule == ObjectiveRule::kTopK && std::isnan(facts.log_mu)) return {};
   const double d = facts.log_pi - facts.log_mu, advantage = facts.advantage;
   const Ratio ratio(d);
   TokenLoss token;
   token.ratio = ratio.value;
   token.mismatch_kl = ratio.value - 1 - std::clamp(d, -kLogRatioMax, kLogRatioMax);
+  if (objective.rule == ObjectiveRule::kTopK) return token;
   switch (objective.rule) {
     case ObjectiveRule::kDppo:
     case ObjectiveRule::kIpo:
@@ -227,6 +229,7 @@ TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
       token.gradient -=
           objective.reference_weight * (facts.log_reference - facts.log_mu) * ratio.gradient;
       return token;
+    case ObjectiveRule::kTopK:
     case ObjectiveRule::kCrossEntropy:
     case ObjectiveRule::kOwn:
       break;

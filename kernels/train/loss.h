@@ -22,11 +22,12 @@
 ///   regularized     -w_A * A * log_pi  +  w_KL * d^2
 ///   distillation    -w_ref * (log_ref - log_mu) * r
 ///   cross-entropy   -log_pi
+///   top-k           of a whole distribution: top_k.h has it; here the ratio alone
 ///
-/// All but reference KL, distillation and cross-entropy add w_ref * (e^k - k - 1), k = log_ref -
-/// log_pi. Values in brackets are constants of the gradient. Squares and reference terms cover kept
-/// and dropped tokens alike. The step adds weight * loss of each token and divides by the count of
-/// its loss tokens.
+/// All but reference KL, cross-entropy and the two distillations add w_ref * (e^k - k - 1), k =
+/// log_ref - log_pi. Values in brackets are constants of the gradient. Squares and reference terms
+/// cover kept and dropped tokens alike. The step adds weight * loss of each token and divides by the
+/// count of its loss tokens.
 #pragma once
 
 #include <array>
@@ -56,7 +57,7 @@ double share_of(const TrainReport& report, MaskReason reason);
 /// The inputs of the loss of one token.
 struct TokenFacts {
   double log_pi = 0;
-  double log_mu = 0;
+  double log_mu = 0;  // top-k: NaN if it is not known
   double advantage = 0;
   /// Stored log-probability of a proximal policy; NaN: proximal_share decides.
   double log_proximal = std::numeric_limits<double>::quiet_NaN();
@@ -67,11 +68,13 @@ struct TokenFacts {
 
 struct TokenLoss {
   double loss = 0;
-  double gradient = 0;                    // d loss / d log_pi
-  double mismatch_kl = 0;                 // k3: r - 1 - d
-  double ratio = 1;                       // r
-  bool masked = false;                    // the policy-gradient term was dropped
-  bool capped = false;                    // its weight was limited; it trains
+  double gradient = 0;      // d loss / d log_pi
+  double mismatch_kl = 0;   // k3: r - 1 - d
+  double ratio = 1;         // r
+  double teacher_kl = 0;    // top-k: the forward KL to the teacher
+  double teacher_mass = 0;  // top-k: the probability that the teacher gives to these tokens
+  bool masked = false;      // the policy-gradient term was dropped
+  bool capped = false;      // its weight was limited; it trains
   MaskReason reason = MaskReason::kNone;  // only a plugin's loss drops a token without one
 };
 
@@ -81,6 +84,7 @@ struct LossSums {
   double entropy = 0;
   double mismatch_kl = 0;
   double mismatch_kl_max = 0;
+  double teacher_kl = 0, teacher_mass = 0;
   int64_t masked = 0;
   int64_t capped = 0;
   std::array<int64_t, kMaskReasons> masked_by = {};  // by reason

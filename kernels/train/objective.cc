@@ -24,6 +24,7 @@ constexpr Number kAll[] = {
     {&L::advantage_weight, "advantage_weight"},
     {&L::kl_weight, "kl_weight"},
     {&L::reference_weight, "reference_weight"},
+    {&L::jsd_beta, "jsd_beta"},
 };
 
 Number low(double value) { return {&L::clip_low, "clip_low", value}; }
@@ -36,6 +37,8 @@ Number share(double value) { return {&L::proximal_share, "proximal_share", value
 Number kl(double value) { return {&L::kl_weight, "kl_weight", value}; }
 Number gain() { return {&L::advantage_weight, "advantage_weight", 1}; }
 Number reference(double value = 0) { return {&L::reference_weight, "reference_weight", value}; }
+
+Number beta(double value) { return {&L::jsd_beta, "jsd_beta", value}; }
 
 std::vector<ObjectiveSpec> make_objectives() {
   using R = ObjectiveRule;
@@ -143,6 +146,12 @@ std::vector<ObjectiveSpec> make_objectives() {
        {gain(), kl(0.05), reference()},
        kToken,
        "mean"},
+      {"gkd",
+       R::kTopK,
+       "generalised distillation: the distribution of the teacher over its likeliest tokens",
+       {beta(0)},
+       kToken,
+       "mean"},
       {"cross_entropy",
        R::kCrossEntropy,
        "supervised: the log-probability of given answers",
@@ -206,7 +215,7 @@ Status check_mean(const LossOptions& options, const ObjectiveSpec& spec) {
 
 bool ObjectiveSpec::uses_advantages() const {
   return rule != ObjectiveRule::kCrossEntropy && rule != ObjectiveRule::kReferenceKl &&
-         rule != ObjectiveRule::kDistillation;
+         rule != ObjectiveRule::kDistillation && rule != ObjectiveRule::kTopK;
 }
 
 std::span<const ObjectiveSpec> objectives() {
@@ -247,6 +256,7 @@ Objective objective_of(const LossOptions& options) {
   made.advantage_weight = number_of(options, spec, &L::advantage_weight);
   made.kl_weight = number_of(options, spec, &L::kl_weight);
   made.reference_weight = number_of(options, spec, &L::reference_weight);
+  made.jsd_beta = number_of(options, spec, &L::jsd_beta);
   const auto mean = std::ranges::find(kMeans, options.mean);
   made.mean = mean == std::end(kMeans) ? spec.mean : static_cast<LossMean>(mean - kMeans);
   made.mean_tokens = options.mean_tokens;
@@ -289,6 +299,8 @@ Status validate(const LossOptions& options) {
     return error(Code::kInvalid, "clip_dual {} is not 0, 1 or above", options.clip_dual);
   if (options.proximal_share > 1)
     return error(Code::kInvalid, "proximal_share {} is not in [0, 1]", options.proximal_share);
+  if (options.jsd_beta > 1)
+    return error(Code::kInvalid, "jsd_beta {} is not in [0, 1]", options.jsd_beta);
   const Objective made = objective_of(options);
   if (spec->rule == ObjectiveRule::kDistillation && made.reference_weight == 0)
     return error(Code::kInvalid, "reference_weight 0: nothing of '{}' would train", spec->name);

@@ -32,6 +32,7 @@ enum class ObjectiveRule : uint8_t {
   kDistillation,
   kImportance,
   kRegularized,
+  kTopK,
   kOwn  // of a plugin: ObjectiveSpec::own_loss
 };
 
@@ -68,7 +69,9 @@ struct ObjectiveSpec {
   /// Whether rewards train: false for rules that learn from given answers or from a reference.
   bool uses_advantages() const;
   /// Whether tokens need the log-probability at which they were sampled.
-  bool uses_logprobs() const { return rule != ObjectiveRule::kCrossEntropy; }
+  bool uses_logprobs() const {
+    return rule != ObjectiveRule::kCrossEntropy && rule != ObjectiveRule::kTopK;
+  }
 };
 
 std::span<const ObjectiveSpec> objectives();
@@ -82,7 +85,7 @@ struct Objective {
   double clip_low = 0, clip_high = 0, clip_dual = 0;
   double weight_low = 0, weight_high = 0;
   double moment_max = 0, proximal_share = 0;
-  double advantage_weight = 0, kl_weight = 0, reference_weight = 0;
+  double advantage_weight = 0, kl_weight = 0, reference_weight = 0, jsd_beta = 0;
   LossMean mean = LossMean::kToken;
   int64_t mean_tokens = 0;
   OwnLoss own_loss = nullptr;

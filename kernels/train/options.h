@@ -27,6 +27,7 @@ struct LossOptions {
   double moment_max = -1;        // of the mean of (log pi - log mu)^2 over the tokens of a step
   double proximal_share = -1;    // how far the proximal policy is from mu to pi, in log space
   double reference_weight = -1;  // of the distance from the reference, the base of the adapter
+  double jsd_beta = -1;          // gkd: 0 = forward KL, 1 = reverse KL, between: their mixture
   std::string mean = {};         // "token", "sequence" or "constant"
   int64_t mean_tokens = 0;       // of one sequence, for "constant"; 0 = the tenant's seq_len
   OwnObjectives own = {};        // not an option: where `kind` is looked up too

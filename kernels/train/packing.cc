@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/base/random.h"
+#include "kernels/train/top_k.h"
 
 namespace primerl {
 namespace {
@@ -85,7 +86,12 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int
                  int32_t prompt_row, int32_t own_row) {
   KeptReader kept(sample.kept.bytes());
   const auto next_kept = [&] { return kept.is_at_end() ? KeptSet() : kept.next().value(); };
-  if (prompt > 0 && sample.loss_mask[0] != 0) next_kept();
+  const size_t k = top_k_of(sample);
+  size_t top = 0;  // of the next loss token
+  if (prompt > 0 && sample.loss_mask[0] != 0) {
+    next_kept();
+    top += k;
+  }
   for (size_t i = static_cast<size_t>(prompt); i < sample.tokens.size(); ++i) {
     if (sample.loss_mask[i] == 0) continue;
     const int32_t before = static_cast<int32_t>(i) - 1;
@@ -102,6 +108,11 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, size_t index, int
     if (!sample.reference.empty()) target.reference = sample.reference[i];
     if (!sample.weights.empty()) target.weight = sample.weights[i];
     target.kept = next_kept();
+    if (!sample.top_tokens.empty()) {
+      target.top_tokens = std::span(sample.top_tokens).subspan(top, k);
+      target.top_logprobs = std::span(sample.top_logprobs).subspan(top, k);
+      top += k;
+    }
     batch.targets.push_back(target);
   }
 }
@@ -173,6 +184,16 @@ Status check_weights(const TrainSample& sample) {
       return error(Code::kInvalid, "the weight of token {} is {}, not above 0 and at most {}", i,
                    weight, kTokenWeightMax);
   return ok();
+}
+
+/// The loss over a teacher's likeliest tokens needs them and the whole distribution of the policy.
+Status check_teacher_tokens(const TrainSample& sample, LossKind loss) {
+  if (loss == LossKind::kTopK && !sample.kept.empty())
+    return error(Code::kInvalid,
+                 "it has kept sets, but the teacher's top tokens are of the whole distribution");
+  if (loss == LossKind::kTopK) return check_top_k(sample);
+  if (sample.top_tokens.empty() && sample.top_logprobs.empty()) return ok();
+  return error(Code::kInvalid, "it has top tokens of a teacher, which only 'gkd' reads");
 }
 
 }  // namespace
@@ -292,6 +313,7 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
                    logprob, kLogprobMin, kLogprobMax);
   for (const float advantage : sample.advantages)
     if (!std::isfinite(advantage)) return error(Code::kInvalid, "an advantage is {}", advantage);
+  RETURN_IF_ERROR(check_teacher_tokens(sample, loss));
   if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
     return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
         .note("greedy samples cannot be trained on");

@@ -26,7 +26,7 @@ namespace primerl {
 struct TrainTarget {
   int32_t row = 0;  // row of the token before it
   int32_t label = 0;
-  float logprob = 0;  // at sampling
+  float logprob = std::numeric_limits<float>::quiet_NaN();  // at sampling; NaN: not known
   float advantage = 0;
   float inverse_temperature = 1;
   int32_t sample = 0;     // index in the batch
@@ -38,7 +38,9 @@ struct TrainTarget {
   float measured = std::numeric_limits<float>::quiet_NaN();   // log pi before the step's gradients
   double sequence_log_ratio = 0;                              // mean of its sequence
   bool is_dropped = false;                                    // by the step's plan
-  KeptSet kept;                                               // a view of the sample's bytes
+  std::span<const int32_t> top_tokens = {};                   // views of the sample's arrays, [k]
+  std::span<const float> top_logprobs = {};
+  KeptSet kept;  // a view of the sample's bytes
 };
 
 struct MicroBatch {
@@ -96,7 +98,8 @@ inline constexpr float kTokenWeightMax = 1e4F;
 /// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary,
 /// mask values other than 0 and 1, log-probabilities and weights out of range, advantages that are
 /// not finite, temperatures that are not above 0, and kept sets that do not belong to its loss
-/// tokens.
+/// tokens. For kTopK, a teacher's tokens that are missing, below 0 or twice in a row, or whose
+/// log-probabilities are out of range or add up to more than 1.
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits);
 /// The same for all samples of a batch; the error names the sample.
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits);

@@ -49,6 +49,8 @@ void add_token(const TrainTarget& target, const TokenLoss& token, float log_pi, 
   sums.entropy += entropy;
   sums.mismatch_kl += token.mismatch_kl;
   sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
+  sums.teacher_kl += token.teacher_kl;
+  sums.teacher_mass += token.teacher_mass;
   sums.masked += token.masked ? 1 : 0;
   sums.capped += token.capped ? 1 : 0;
   sums.masked_by[static_cast<size_t>(token.reason)] += token.masked ? 1 : 0;

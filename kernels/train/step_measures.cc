@@ -40,6 +40,10 @@ void add_measures(const StepMeasures& measures, MetricValues& values) {
     if (measures.grad_norms[i] > 0)
       values.emplace_back(fmt::format("optim/grad_norm/{}", to_string(kGradientGroups[i])),
                           measures.grad_norms[i]);
+  if (measures.teacher_mass > 0) {
+    values.emplace_back("teacher_kl/top_k/mean", measures.teacher_kl);
+    values.emplace_back("teacher_mass/top_k/mean", measures.teacher_mass);
+  }
   add_histogram("ratio/all", kRatioBounds, measures.ratio_counts, values);
   add_mismatch("position", kPositionBounds, measures.by_position, values);
   add_mismatch("distance", kDistanceBounds, measures.by_distance, values);

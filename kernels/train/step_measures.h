@@ -34,7 +34,9 @@ struct MismatchPart {
 
 struct StepMeasures {
   double flops = 0;  // of the model in the passes of the step (kernels/common/flops.h); 0: unknown
-  double peak_flops = 0;  // of the device, per second; 0: unknown
+  double peak_flops = 0;    // of the device, per second; 0: unknown
+  double teacher_kl = 0;    // of "gkd": the mean forward KL of the teacher's likeliest tokens,
+  double teacher_mass = 0;  // and of the probability that the teacher gives them; 0: not measured
   /// Before the clip, by GradientGroup; 0: the model has no trained part of the group. Empty: the
   /// learner has none.
   std::vector<double> grad_norms = {};
@@ -49,7 +51,8 @@ struct StepMeasures {
   template <class F>
   static void fields(F& f) {
     using M = StepMeasures;
-    f("flops", &M::flops)("peak_flops", &M::peak_flops)("grad_norms", &M::grad_norms)(
+    f("flops", &M::flops)("peak_flops", &M::peak_flops)("teacher_kl", &M::teacher_kl)(
+        "teacher_mass", &M::teacher_mass)("grad_norms", &M::grad_norms)(
         "ratio_counts", &M::ratio_counts)("by_position", &M::by_position)("by_distance",
                                                                           &M::by_distance);
   }
@@ -85,8 +88,9 @@ struct MeasureSums {
   void write(StepMeasures& measures) const;
 };
 
-/// optim/grad_norm/GROUP, the histogram ratio/all, mismatch_kl/position/le_BOUND and
-/// mismatch_kl/distance/le_BOUND; nothing for what was not measured.
+/// optim/grad_norm/GROUP, teacher_kl/top_k/mean, teacher_mass/top_k/mean, the histogram ratio/all,
+/// mismatch_kl/position/le_BOUND and mismatch_kl/distance/le_BOUND; nothing for what was not
+/// measured.
 void add_measures(const StepMeasures& measures, MetricValues& values);
 
 }  // namespace primerl

@@ -43,9 +43,9 @@ void add_loss(const LearnerOptions& learner, std::span<const Tenant> tenants, Id
     return rules.loss.kind != learner.loss.kind;
   };
   if (!holds_for_all(tenants, learner, has_another)) return;
-  for (const char* option :
-       {"clip_low", "clip_high", "advantage_weight", "kl_weight", "clip_dual", "weight_low",
-        "weight_high", "moment_max", "proximal_share", "reference_weight", "mean", "mean_tokens"})
+  for (const char* option : {"clip_low", "clip_high", "advantage_weight", "kl_weight", "clip_dual",
+                             "weight_low", "weight_high", "moment_max", "proximal_share",
+                             "reference_weight", "jsd_beta", "mean", "mean_tokens"})
     idle.push_back({fmt::format("loss.{}", option), "all tenants have another objective",
                     "write it in [tenant.<name>] loss, or remove the key"});
 }

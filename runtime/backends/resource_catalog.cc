@@ -216,6 +216,7 @@ Memory memory_of_learner(const void* options, const std::string& folder,
   }
   auto parts = learner_memory(learner, config, adapters,
                               micro_batch_rows(learner, tenants, config.max_positions));
+  add_teacher_tokens(tenants, config.max_positions, parts);
   parts.push_back(libraries_memory());
   return parts;
 }

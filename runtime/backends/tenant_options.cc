@@ -40,6 +40,7 @@ LossOptions loss_of(const Tenant& tenant, const LossOptions& of_learner) {
   replace(own.moment_max, loss.moment_max);
   replace(own.proximal_share, loss.proximal_share);
   replace(own.reference_weight, loss.reference_weight);
+  replace(own.jsd_beta, loss.jsd_beta);
   if (!own.mean.empty()) {
     loss.mean = own.mean;
     if (own.mean != "constant") loss.mean_tokens = 0;  // the learner's is of another mean
@@ -207,6 +208,21 @@ int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> 
     batch += tokens;
   }
   return std::max(longest, std::min<int64_t>(batch, options.micro_batch_tokens));
+}
+
+void add_teacher_tokens(std::span<const Tenant> tenants, int64_t positions,
+                        std::vector<MemoryPart>& parts) {
+  constexpr double kBytesOfTwoCopies = 2 * (sizeof(int32_t) + sizeof(float));
+  for (const Tenant& tenant : tenants) {
+    const int64_t top_k = tenant.teacher.top_k;
+    if (top_k == 0) continue;
+    const int64_t tokens = tenant.batch_size * sample_tokens(tenant, positions).all;
+    parts.push_back(
+        {fmt::format("{} likeliest tokens of a teacher at each of {} tokens, a batch of "
+                     "tenant '{}'",
+                     top_k, tokens, tenant.name),
+         kBytesOfTwoCopies * static_cast<double>(tokens * top_k)});
+  }
 }
 
 }  // namespace primerl

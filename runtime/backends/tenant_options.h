@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/memory_part.h"
 #include "graph/tenant.h"
 #include "kernels/engine/options.h"
 #include "kernels/train/adapter_training.h"
@@ -47,5 +48,10 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
 /// with `positions` positions: at most 'micro_batch_tokens', or one sample that is longer.
 int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
                          int64_t positions);
+
+/// Adds the likeliest tokens of teachers: those of a tenant's batch, in the trainer's groups and in
+/// the learner's samples, if every token of the longest rollouts is sampled.
+void add_teacher_tokens(std::span<const Tenant> tenants, int64_t positions,
+                        std::vector<MemoryPart>& parts);
 
 }  // namespace primerl

@@ -33,6 +33,8 @@ OptionSet loss_options() {
           "reference_weight", &L::reference_weight, number,
           "weight of the distance from the reference, the base of the tenant's adapter; -1 = the "
           "objective's")
+      .field("jsd_beta", &L::jsd_beta, between(-1, 1),
+             "gkd: 0 = forward KL, 1 = reverse KL, between: their mixture; -1 = the objective's")
       .field("mean", &L::mean, one_of({"", "token", "sequence", "constant"}),
              "what counts the same in a step: tokens, or sequences, whose tokens are divided by "
              "their number or by mean_tokens; \"\" = the objective's")

@@ -24,12 +24,12 @@ Status check_supervised(const Plan& plan) {
     for (const Tenant& tenant : plan.tenants) {
       const bool is_own = !tenant.loss.kind.empty();
       const ObjectiveSpec* const spec = find_objective(is_own ? tenant.loss.kind : loss);
-      if (spec != nullptr && spec->rule == ObjectiveRule::kCrossEntropy) continue;
+      if (spec != nullptr && !spec->uses_logprobs()) continue;
       return error(Code::kInvalid, "{} '{}' minimises '{}'", is_own ? "tenant" : "learner",
                    is_own ? tenant.name : resource.name, is_own ? tenant.loss.kind : loss)
           .note(
-              "sft needs loss = { kind = \"cross_entropy\" }; `primerl-graph run` accepts any "
-              "graph");
+              "sft needs loss = { kind = \"cross_entropy\" }, or \"gkd\" with a teacher; "
+              "`primerl-graph run` accepts any graph");
     }
   }
   if (!has_learner) return error(Code::kInvalid, "the graph has no learner");

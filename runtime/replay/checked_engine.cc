@@ -121,7 +121,9 @@ class CheckedEngine final : public TracedEngine {
          {first_large_difference(then.logprobs, now.logprobs, most, largest),
           first_large_difference(then.prompt_logprobs, now.prompt_logprobs, most, largest),
           first_large_difference(logprobs_of(then.top_logprobs), logprobs_of(now.top_logprobs),
-                                 most, largest)})
+                                 most, largest),
+          first_large_difference(logprobs_of(then.prompt_top_logprobs),
+                                 logprobs_of(now.prompt_top_logprobs), most, largest)})
       if (!what.empty())
         return differs(
             fmt::format("has log-probabilities further than {} from the recorded ones: "

@@ -54,10 +54,12 @@ struct LongLists {
   std::vector<TokenLogprob> top;
   std::vector<int32_t> ranks;
   std::vector<float> prompt;
+  std::vector<TokenLogprob> prompt_top;
   template <class F>
   static void fields(F& f) {
     f("tokens", &LongLists::tokens)("logprobs", &LongLists::logprobs)("top", &LongLists::top)(
-        "ranks", &LongLists::ranks)("prompt", &LongLists::prompt);
+        "ranks", &LongLists::ranks)("prompt", &LongLists::prompt)("prompt_top",
+                                                                  &LongLists::prompt_top);
   }
 };
 
@@ -67,6 +69,7 @@ Blob take_long_lists(FinishEvent& event) {
   lists.top = std::exchange(event.top_logprobs, {});
   lists.ranks = std::exchange(event.ranks, {});
   lists.prompt = std::exchange(event.prompt_logprobs, {});
+  lists.prompt_top = std::exchange(event.prompt_top_logprobs, {});
   if (event.tokens.size() > kTokensInAnswerMax) {
     lists.tokens = std::exchange(event.tokens, {});
     lists.logprobs = std::exchange(event.logprobs, {});
@@ -78,7 +81,7 @@ Blob take_long_lists(FinishEvent& event) {
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 6;
+  static constexpr uint32_t kVersion = 7;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -206,6 +209,7 @@ class EngineCalls : public TracedCalls<EngineAnswer, EngineCall> {
     event.top_logprobs = std::move(lists->top);
     event.ranks = std::move(lists->ranks);
     event.prompt_logprobs = std::move(lists->prompt);
+    event.prompt_top_logprobs = std::move(lists->prompt_top);
   }
   Blob take_pieces(uint64_t num_bytes) const {
     std::vector<std::byte> bytes;

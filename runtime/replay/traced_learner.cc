@@ -29,7 +29,7 @@ std::string_view to_string(LearnerCall call) {
 /// has ended.
 struct LearnerAnswer : TrainReport, SampleLimits, AnswerLoss {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 7;
+  static constexpr uint32_t kVersion = 8;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;

@@ -167,6 +167,7 @@ Status train_step(const TrainStepArguments& arguments) {
         .note("choose another folder for the dump");
   ASSIGN_OR_RETURN(const TrainBatch batch, read_train_batch(arguments.batch));
   LearnerOptions options;
+  if (batch.loss == LossKind::kTopK) options.loss.kind = "gkd";  // no other objective reads it
   options.optimizer.lr = arguments.lr;
   options.micro_batch_tokens = static_cast<int32_t>(arguments.micro_batch_tokens);
   options.device = arguments.device;

@@ -54,6 +54,28 @@ TEST(GroupBytes, LogProbabilitiesOfATeacherAreInTheBound) {
             static_cast<int64_t>(body_bytes_max(group)));
 }
 
+TEST(GroupBytes, TheLikeliestTokensOfATeacherAreInTheBound) {
+  Tenant tenant = testing::a_tenant(3);
+  tenant.seq_len = 64;  // with 4 tokens each, they are as long as an array in the body may be
+  tenant.turns_max = 4;
+  tenant.max_off_policy_steps = 2;
+  tenant.teacher = {.model = "big", .top_k = 4};
+  Trajectory member = a_member(64, 4 + 2 + 2);
+  member.reference.assign(64, -1.5F);
+  member.top_tokens.assign(256, INT32_MAX);
+  member.top_logprobs.assign(256, -1.5F);
+  TrajectoryGroup group;
+  group.members.assign(3, member);
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
+            static_cast<int64_t>(body_bytes_max(group)));
+  member.top_tokens.push_back(1);
+  member.top_logprobs.push_back(-1);
+  group.members.assign(3, member);
+  EXPECT_LT(static_cast<int64_t>(body_bytes_max(group)),
+            group_bytes_max(tenant, GroupKind::kSampled))
+      << "longer ones are stored beside the body";
+}
+
 TEST(GroupBytes, SamplesAreInTheBound) {
   Tenant tenant = testing::a_tenant(2);
   tenant.seq_len = 16;

@@ -135,6 +135,107 @@ TEST_F(TeacherStory, AMemberWithoutGoodLogProbabilitiesFailsAlone) {
   }
 }
 
+struct TopTeacherStory : TeacherStory {
+  TopTeacherStory() {
+    tenant.teacher.top_k = 2;
+    tenant.objective = "gkd";
+  }
+  /// Four rows of two tokens for a sample of five tokens.
+  void complete_top(const GenerateRequest& request, std::vector<int32_t> tokens,
+                    std::vector<float> logprobs) {
+    Completion completion;
+    completion.request = request.request;
+    completion.end = FinishReason::kLength;
+    completion.prompt_logprobs = {-9, -1, -2, -3};
+    completion.prompt_top_tokens = std::move(tokens);
+    completion.prompt_top_logprobs = std::move(logprobs);
+    ASSERT_TRUE(teacher().give("completion", completion).ok());
+  }
+};
+
+const std::vector<int32_t> kTopRows = {5, 6, 97, 1, 98, 2, 99, 3};
+const std::vector<float> kTopNumbers = {-1, -2, -0.5F, -1.5F, -0.75F, -2, -0.25F, -3};
+
+TEST_F(TopTeacherStory, EachSampledTokenGetsTheLikeliestTokensOfItsPosition) {
+  give(a_group(0, 0, {0, 1}));
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  EXPECT_EQ(made[0].sampling.num_prompt_top_logprobs, 2);
+  EXPECT_TRUE(validate(made[0].sampling).ok());
+  complete_top(made[0], kTopRows, kTopNumbers);
+  auto other = kTopRows;
+  other[2] = 42;
+  complete_top(made[1], other, kTopNumbers);
+  const auto sent = groups();
+  ASSERT_THAT(sent, SizeIs(1));
+  const auto& members = sent[0].members;
+  EXPECT_THAT(members[0].fault + members[1].fault, "");
+  EXPECT_THAT(members[0].top_tokens, ElementsAre(97, 1, 98, 2, 99, 3));
+  EXPECT_THAT(members[0].top_logprobs, ElementsAre(-0.5F, -1.5F, -0.75F, -2, -0.25F, -3));
+  EXPECT_THAT(members[1].top_tokens, ElementsAre(42, 1, 98, 2, 99, 3));
+  EXPECT_THAT(members[1].reference, ElementsAre(0, 0, -1, -2, -3));
+}
+
+TEST_F(TopTeacherStory, EachSampleHasTheRowsOfItsOwnTokens) {
+  auto group = a_group(0, 0, {1});
+  group.members[0].tokens = {65, 97, 66, 98};
+  group.members[0].sampled = {0, 1, 0, 1};
+  group.members[0].logprobs = {0, -1, 0, -1};
+  group.members[0].sample_begins = {2};
+  give(group);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  for (const size_t i : {size_t{1}, size_t{0}}) {  // in any order
+    Completion completion;
+    completion.request = made[i].request;
+    completion.end = FinishReason::kLength;
+    completion.prompt_logprobs = {-1};
+    completion.prompt_top_tokens = {static_cast<int32_t>(10 * i), 7};
+    completion.prompt_top_logprobs = {-1, -2};
+    ASSERT_TRUE(teacher().give("completion", completion).ok());
+  }
+  EXPECT_THAT(groups().at(0).members[0].top_tokens, ElementsAre(0, 7, 10, 7));
+}
+
+TEST_F(TopTeacherStory, AMemberWithoutGoodLikeliestTokensFailsAlone) {
+  const auto changed = [](auto change) {
+    auto rows = std::pair(kTopRows, kTopNumbers);
+    change(rows.first, rows.second);
+    return rows;
+  };
+  const std::pair<std::pair<std::vector<int32_t>, std::vector<float>>, std::string> bad[] = {
+      {changed([](auto& tokens, auto&) { tokens.pop_back(); }), "7 likeliest tokens of 8"},
+      {changed([](auto& tokens, auto& numbers) {
+         tokens.clear();
+         numbers.clear();
+       }),
+       "0 likeliest tokens of 8"},
+      {changed([](auto& tokens, auto&) { tokens[3] = 97; }), "token 97 is twice"},
+      {changed([](auto& tokens, auto&) { tokens[5] = -1; }), "at token 3 is -1"},
+      {changed([](auto&, auto& numbers) { numbers[7] = kNoNumber; }), "at token 4 is nan"},
+  };
+  for (const auto& [rows, words] : bad) {
+    give(a_group(0, 0, {0, 1}));
+    const auto made = requests();
+    ASSERT_THAT(made, SizeIs(2));
+    complete_top(made[0], rows.first, rows.second);
+    complete_top(made[1], kTopRows, kTopNumbers);
+    const auto group = groups().at(0);
+    EXPECT_THAT(group.members[0].fault, HasSubstr(words));
+    EXPECT_THAT(group.members[0].top_tokens, IsEmpty());
+    EXPECT_EQ(group.members[1].fault, "");
+    EXPECT_THAT(group.members[1].top_tokens, SizeIs(6));
+  }
+}
+
+TEST_F(TopTeacherStory, TokensThatWereNotSampledMayHaveAnyLikeliestTokens) {
+  auto tokens = kTopRows;
+  tokens[0] = tokens[1] = -1;
+  give(a_group(0, 0, {0}));
+  complete_top(requests().at(0), tokens, kTopNumbers);
+  EXPECT_EQ(groups().at(0).members[0].fault, "");
+}
+
 TEST_F(TeacherStory, ATokenThatWasNotSampledMayBeImpossible) {
   const auto group = answered({-std::numeric_limits<float>::infinity(), -1000, -2, 0.01F});
   EXPECT_EQ(group.members.at(0).fault, "");

@@ -256,6 +256,19 @@ TEST(Demands, RefuseAReferenceForWholeWeights) {
   EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("needs a reference model"));
 }
 
+TEST(Demands, RefuseADistributionWithoutTheLikeliestTokensOfATeacher) {
+  Tenant tenant;
+  tenant.objective = "gkd";
+  tenant.teacher.model = "big";
+  EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("teacher.top_k is 0"));
+  tenant.teacher.top_k = 1;
+  EXPECT_EQ(fault_of_loss(tenant, {}), "");
+  tenant.loss.jsd_beta = 1;
+  EXPECT_EQ(fault_of_loss(tenant, {}), "");
+  tenant.objective = "opd";
+  EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("'opd' has no option 'jsd_beta'"));
+}
+
 TEST(Demands, AGroupOfOneTrainsWhereGroupsAreNotCompared) {
   Tenant tenant;
   tenant.group_size = 1;

@@ -82,6 +82,66 @@ TEST_F(SamplesStory, EachSampleTrainsWithTheAdvantageOfItsMember) {
   EXPECT_DOUBLE_EQ(metrics.at("seq_len/all/mean"), (5 * 5 + 7) / 7.0);
 }
 
+struct TopKStory : SamplesStory {
+  static Tenant taught() {
+    Tenant tenant = testing::a_tenant(3, 2);
+    tenant.objective = "gkd";
+    tenant.teacher = {.model = "big", .top_k = 2};
+    return tenant;
+  }
+  TopKStory() : SamplesStory(taught()) {}
+  /// Each sampled token has two likeliest tokens: its number among all, and 200.
+  static TrajectoryGroup with_top(TrajectoryGroup group) {
+    int32_t number = 0;
+    for (auto& member : group.members) {
+      member.reference.assign(member.tokens.size(), 0.0F);
+      for (const uint8_t sampled : member.sampled) {
+        if (sampled == 0) continue;
+        member.top_tokens.insert(member.top_tokens.end(), {number++, 200});
+        member.top_logprobs.insert(member.top_logprobs.end(), {-0.5F, -2});
+      }
+    }
+    return group;
+  }
+};
+
+TEST_F(TopKStory, TheTeachersTokensGoWithTheirSampledTokens) {
+  start();
+  give(with_top(group_of_samples(0)));
+  give(with_top(a_group(1, 0, {1, 1, 1})));
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(1)) << "equal rewards train";
+  EXPECT_EQ(learner.batches[0].loss, LossKind::kTopK);
+  const auto& samples = learner.batches[0].samples;
+  ASSERT_THAT(samples, SizeIs(7));
+  EXPECT_THAT(samples[0].top_tokens, ElementsAre(0, 200, 1, 200, 2, 200));
+  EXPECT_THAT(samples[1].top_tokens, ElementsAre(3, 200, 4, 200));
+  EXPECT_THAT(samples[2].top_tokens, ElementsAre(5, 200)) << "of the second sample";
+  EXPECT_THAT(samples[2].top_logprobs, ElementsAre(-0.5F, -2));
+  EXPECT_THAT(samples[2].logprobs, ElementsAre(0, 0, -3)) << "for the ratio";
+}
+
+TEST_F(TopKStory, AMemberWithoutTheTeachersTokensFailsAlone) {
+  const std::pair<std::function<void(Trajectory&)>, std::string> kFaults[] = {
+      {[](Trajectory& m) { m.top_tokens.clear(); }, "it has 0 top tokens"},
+      {[](Trajectory& m) { m.top_logprobs.pop_back(); }, "and 5 top log-probabilities"},
+      {[](Trajectory& m) { m.top_tokens[1] = m.top_tokens[0]; }, "is twice"},
+  };
+  uint64_t ordinal = 0;
+  start();
+  for (const auto& [change, words] : kFaults) {
+    auto group = with_top(group_of_samples(ordinal++));
+    change(group.members[1]);
+    give(group);
+    give(with_top(a_group(ordinal++, 0, {0, 1, 0.5})));
+    work();
+    const auto all = ended();
+    ASSERT_FALSE(all.empty());
+    ASSERT_THAT(all.front().refused, SizeIs(1)) << words;
+    EXPECT_THAT(all.front().refused[0].fault, HasSubstr(words));
+  }
+}
+
 TEST_F(SamplesStory, ASampleThatTheLearnerRefusesFailsItsMemberAlone) {
   const struct {
     std::string_view words;

@@ -50,7 +50,7 @@ const std::string kSchedule = "schedule.decay_steps schedule.min_lr ";
 const std::string kLoss =
     "loss.clip_low loss.clip_high loss.advantage_weight loss.kl_weight loss.clip_dual "
     "loss.weight_low loss.weight_high loss.moment_max loss.proximal_share loss.reference_weight "
-    "loss.mean loss.mean_tokens ";
+    "loss.jsd_beta loss.mean loss.mean_tokens ";
 
 /// An option is in exactly one list. `always`: it changes something on every device and for all
 /// tenants. A scripted resource accepts the options of the real one that it replaces.

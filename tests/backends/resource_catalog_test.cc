@@ -127,5 +127,25 @@ TEST(LearnerMemory, HasTheMomentsOfTheTenantsOptimizer) {
   EXPECT_EQ(moments_of("sign_sgd"), 0);
 }
 
+TEST(LearnerMemory, HasTheLikeliestTokensOfATeacherInProportionToTheirNumber) {
+  const auto* learner = full_catalog().find_resource("learner", "torch");
+  const auto options = learner->options.make();
+  const std::string folder = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/base";
+  const auto bytes_of = [&](int64_t top_k) {
+    Tenant tenant;
+    tenant.batch_size = 4;
+    tenant.group_size = 2;
+    tenant.teacher = {.model = "big", .top_k = top_k};
+    double bytes = 0;
+    const auto parts = learner->memory(options.get(), folder, {&tenant, 1}).value();
+    for (const MemoryPart& part : parts)
+      if (part.what.find("likeliest tokens of a teacher") != std::string::npos) bytes += part.bytes;
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of(0), 0);
+  EXPECT_GT(bytes_of(1), 0);
+  EXPECT_EQ(bytes_of(32), 32 * bytes_of(1));
+}
+
 }  // namespace
 }  // namespace primerl

@@ -114,6 +114,34 @@ TEST_P(EngineConformance, APromptHasOneLogprobForEachTokenButTheFirst) {
   expect_same(run_one(*engine, one).prompt_logprobs, end.prompt_logprobs);
 }
 
+/// The token itself has the same log-probability in both lists.
+TEST_P(EngineConformance, APromptHasItsLikeliestTokensAtEachPositionButTheFirst) {
+  constexpr size_t kTop = 5;
+  auto engine = make();
+  auto one = request(5, 2);
+  one.sampling.prompt_logprobs = true;
+  one.sampling.num_prompt_top_logprobs = static_cast<int32_t>(kTop);
+  const auto end = run_one(*engine, one);
+  ASSERT_EQ(end.prompt_top_logprobs.size(), (one.prompt_tokens.size() - 1) * kTop);
+  for (size_t i = 0; i + 1 < one.prompt_tokens.size(); ++i) {
+    const auto row = std::span(end.prompt_top_logprobs).subspan(i * kTop, kTop);
+    double mass = 0;
+    for (size_t k = 0; k < kTop; ++k) {
+      mass += std::exp(static_cast<double>(row[k].logprob));
+      EXPECT_LE(row[k].logprob, row[k == 0 ? 0 : k - 1].logprob) << i;
+      if (row[k].token != one.prompt_tokens[i + 1]) continue;
+      EXPECT_NEAR(row[k].logprob, end.prompt_logprobs[i], 1e-5) << i;
+    }
+    EXPECT_LE(mass, 1.001) << i;
+    EXPECT_GE(row[0].logprob, end.prompt_logprobs[i] - 1e-5F) << i;
+  }
+  one.id = SequenceId(6);
+  one.sampling.num_prompt_top_logprobs = 0;
+  const auto without = run_one(*engine, one);
+  EXPECT_TRUE(without.prompt_top_logprobs.empty());
+  expect_same(without.prompt_logprobs, end.prompt_logprobs);
+}
+
 class EngineLogits : public EngineConformance {
  protected:
   /// A sequence that uses every option and has seven likely ends.

@@ -10,6 +10,7 @@
 // ATen.h has a CHECK of its own.
 #undef CHECK
 #include "kernels/train/loss.h"
+#include "kernels/train/top_k.h"
 
 namespace primerl {
 namespace {
@@ -85,6 +86,8 @@ at::Tensor losses(const Objective& o, const at::Tensor& log_pi, const at::Tensor
       return penalty - r * advantage;
     case ObjectiveRule::kRegularized:
       return penalty + square - advantage * log_pi;
+    case ObjectiveRule::kTopK:
+      return log_pi * 0;  // of a whole distribution: the tests below
     case ObjectiveRule::kCrossEntropy:
       return -log_pi;
     case ObjectiveRule::kOwn:
@@ -125,6 +128,89 @@ TEST(ObjectiveAutograd, TheGradientOfEachObjectiveIsThatOfAutograd) {
       num_masked += token.masked ? 1 : 0;
     }
     EXPECT_LT(num_masked, 90) << spec.name << ": most tokens have to train";
+  }
+}
+
+constexpr double kBetas[] = {0, 0.1, 0.5, 0.9, 1};
+
+/// TRL's generalized_jsd_loss, over buckets in the logarithm, summed.
+at::Tensor jsd(double beta, const at::Tensor& log_q, const at::Tensor& log_p) {
+  const at::Tensor q = log_q.exp(), p = log_p.exp();
+  if (beta == 0) return (q * (log_q - log_p)).sum();
+  if (beta == 1) return (p * (log_p - log_q)).sum();
+  const at::Tensor log_m = at::logaddexp(log_q + std::log(beta), log_p + std::log(1 - beta));
+  return (q * (log_q - log_m)).sum() * beta + (p * (log_p - log_m)).sum() * (1 - beta);
+}
+
+struct Row {
+  std::vector<float> logits, teacher;  // of all tokens
+  std::vector<int32_t> ids;            // the teacher's tokens, the likeliest first
+};
+
+Row row_of(int64_t vocab) {
+  Row row;
+  for (int64_t i = 0; i < vocab; ++i)
+    row.logits.push_back(static_cast<float>(std::sin(1.7 * static_cast<double>(i)) * 2.5));
+  std::vector<double> other;
+  for (int64_t i = 0; i < vocab; ++i) other.push_back(std::cos(2.3 * static_cast<double>(i)) * 3);
+  const at::Tensor log_q = at::log_softmax(tensor_of(other), 0);
+  const at::Tensor order = std::get<1>(log_q.sort(0, true)).contiguous();
+  for (int64_t i = 0; i < vocab; ++i) {
+    row.ids.push_back(static_cast<int32_t>(order[i].item<int64_t>()));
+    row.teacher.push_back(log_q[order[i]].item<float>());
+  }
+  return row;
+}
+
+TEST(TopKAutograd, LossAndGradientAreThoseOfAutogradForEachK) {
+  constexpr int64_t kVocab = 17;
+  const Row row = row_of(kVocab);
+  for (const double beta : kBetas)
+    for (const double scale : {1.0, 0.7})
+      for (size_t k = 1; k <= static_cast<size_t>(kVocab); ++k) {
+        at::Tensor logits = tensor_of({row.logits.begin(), row.logits.end()});
+        logits.requires_grad_(true);
+        const at::Tensor all = at::log_softmax(logits * scale, 0);
+        std::vector<at::Tensor> of_ids, of_others;
+        for (size_t i = 0; i < row.ids.size(); ++i)
+          (i < k ? of_ids : of_others).push_back(all[row.ids[i]]);
+        std::vector<double> log_q(row.teacher.begin(),
+                                  row.teacher.begin() + static_cast<std::ptrdiff_t>(k));
+        at::Tensor log_p = at::stack(of_ids);
+        if (!of_others.empty()) {
+          log_p = at::cat({log_p, at::logsumexp(at::stack(of_others), {0}).unsqueeze(0)});
+          double mass = 0;
+          for (const double each : log_q) mass += std::exp(each);
+          log_q.push_back(std::log(1 - mass));
+        }
+        const at::Tensor wanted = jsd(beta, tensor_of(log_q), log_p);
+        wanted.backward();
+        std::vector<double> gradient(row.logits.size());
+        const TopKLoss loss =
+            top_k_loss_of_row(beta, row.logits, scale, std::span(row.ids).first(k),
+                              std::span(row.teacher).first(k), gradient);
+        ASSERT_NEAR(loss.loss, wanted.item<double>(), 1e-6) << beta << " " << k;
+        for (int64_t i = 0; i < kVocab; ++i)
+          ASSERT_NEAR(gradient[static_cast<size_t>(i)], logits.grad()[i].item<double>(), 1e-6)
+              << beta << " " << k << " " << i;
+      }
+}
+
+TEST(TopKAutograd, OfTheWholeVocabularyItIsTheWholeDivergence) {
+  const Row row = row_of(29);
+  std::vector<double> log_q(row.ids.size());
+  for (size_t i = 0; i < row.ids.size(); ++i)
+    log_q[static_cast<size_t>(row.ids[i])] = static_cast<double>(row.teacher[i]);
+  const at::Tensor log_p = at::log_softmax(tensor_of({row.logits.begin(), row.logits.end()}), 0);
+  for (const double beta : kBetas) {
+    const double whole = jsd(beta, tensor_of(log_q), log_p).item<double>();
+    EXPECT_NEAR(top_k_loss_of_row(beta, row.logits, 1, row.ids, row.teacher).loss, whole, 1e-9);
+    for (const size_t k : {size_t{1}, size_t{5}, size_t{20}})
+      EXPECT_LE(top_k_loss_of_row(beta, row.logits, 1, std::span(row.ids).first(k),
+                                  std::span(row.teacher).first(k))
+                    .loss,
+                whole + 1e-4)
+          << "buckets lose what tokens differ inside them";
   }
 }
 

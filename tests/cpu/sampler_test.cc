@@ -333,6 +333,21 @@ TEST(Sampler, ScoresATokenAsItIsDrawnAtTemperatureOne) {
   }
 }
 
+TEST(Sampler, TheLikeliestTokensOfAScoredRowAreInOrderAndTiesGoToTheLowerId) {
+  const std::vector<float> logits = {1, 3, -2, 3, 0, 1};
+  const Sampler sampler;
+  std::vector<TokenLogprob> top(4);
+  EXPECT_EQ(sampler.score(logits, 4, top), sampler.score(logits, 4));
+  const int32_t wanted[] = {1, 3, 0, 5};
+  for (size_t i = 0; i < top.size(); ++i) {
+    EXPECT_EQ(top[i].token, wanted[i]);
+    EXPECT_EQ(top[i].logprob, sampler.score(logits, wanted[i]));
+  }
+  top.assign(6, {});
+  sampler.score(logits, 4, top);
+  EXPECT_EQ(top.back().token, 2) << "all of them";
+}
+
 TEST(Sampler, ATokenIsAFunctionOfSeedAndIndex) {
   Sampler one, two;
   std::set<int32_t> seen;

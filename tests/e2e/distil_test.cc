@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 struct DistilledRun : ::testing::Test {
@@ -63,6 +64,51 @@ TEST_F(DistilledRun, ATeacherWithTheWeightsOfThePolicyStartsAtADistanceOfZero) {
   ASSERT_EQ(distance.size(), 2U);
   EXPECT_NEAR(distance[0], 0, 1e-6);
   EXPECT_GT(std::abs(distance[1]), 1e-4) << "all weights have changed, those of the teacher not";
+}
+
+TEST_F(DistilledRun, TheLikeliestTokensOfTheTeacherBringTheStudentNearer) {
+  const auto end = run_graph_program({"run", source_path("examples/distill/top_k.toml"), "--out",
+                                      folder.string(), "--max-steps", "12"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto distance = curve("teacher_kl/top_k/mean"), mass = curve("teacher_mass/top_k/mean");
+  ASSERT_EQ(distance.size(), 12U);
+  EXPECT_LT(distance.back(), 0.7 * distance.front()) << ::testing::PrintToString(distance);
+  EXPECT_THAT(mass, ::testing::Each(::testing::AllOf(::testing::Gt(0.5), ::testing::Le(1.001))));
+  EXPECT_EQ(curve("teacher_kl/all/mean").size(), 12U);
+  for (const Json& line : lines_of(folder / "rollouts.jsonl"))
+    EXPECT_NE(*line.get_string("end"), "failed") << *line.get_string("reason");
+  expect_replays();
+}
+
+TEST_F(DistilledRun, ATeacherScoresGivenAnswersAndTheStudentFollowsItsLikeliestTokens) {
+  const auto end = run_graph_program({"sft", source_path("examples/distill/answers.toml"), "--out",
+                                      folder.string(), "--max-steps", "12"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto distance = curve("teacher_kl/top_k/mean");
+  ASSERT_EQ(distance.size(), 12U);
+  EXPECT_LT(distance.back(), 0.7 * distance.front()) << ::testing::PrintToString(distance);
+  EXPECT_THAT(curve("teacher_kl/all/mean"), IsEmpty()) << "answers were not sampled";
+  expect_replays();
+}
+
+/// Each row belongs to its token: the teacher and the first policy are one model, and k is the
+/// vocabulary.
+TEST_F(DistilledRun, TheWholeDistributionOfTheFirstPolicyIsItsOwn) {
+  write_text(scratch.path() / "graph.toml",
+             fmt::format("[tenant.main]\nenvironment = {{ name = \"reverse_text\" }}\n"
+                         "teacher = {{ model = \"policy\", top_k = 97 }}\n"
+                         "loss = {{ kind = \"gkd\", jsd_beta = 0.5 }}\n"
+                         "group_size = 4\nbatch_size = 16\nmax_steps = 1\n"
+                         "max_off_policy_steps = 0\nsampling = {{ max_tokens = 12 }}\n"
+                         "[model.policy]\npath = \"{}\"\n"
+                         "[resource.learner]\nthreads = 1\n",
+                         source_path("examples/reverse_text/model")));
+  const auto end = run_graph_program(
+      {"run", (scratch.path() / "graph.toml").string(), "--out", folder.string()});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NEAR(curve("teacher_kl/top_k/mean").at(0), 0, 1e-6);
+  EXPECT_NEAR(curve("teacher_mass/top_k/mean").at(0), 1, 1e-5);
+  EXPECT_NEAR(curve("loss/mean").at(0), 0, 1e-6);
 }
 
 TEST_F(DistilledRun, ThePlanHasTheTeachersWeightsOnceAndNoSecondSet) {

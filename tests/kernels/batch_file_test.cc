@@ -40,6 +40,8 @@ void expect_equal(const TrainBatch& a, const TrainBatch& b) {
     EXPECT_EQ(a.samples[i].logprobs, b.samples[i].logprobs);
     EXPECT_EQ(a.samples[i].advantages, b.samples[i].advantages);
     EXPECT_EQ(a.samples[i].weights, b.samples[i].weights);
+    EXPECT_EQ(a.samples[i].top_tokens, b.samples[i].top_tokens);
+    EXPECT_EQ(a.samples[i].top_logprobs, b.samples[i].top_logprobs);
     EXPECT_EQ(a.samples[i].temperature, b.samples[i].temperature);
     EXPECT_TRUE(a.samples[i].kept == b.samples[i].kept);
   }
@@ -59,6 +61,23 @@ TEST(BatchFile, ReadsBackWhatWasWritten) {
   }
   ASSERT_TRUE(write_train_batch(file, plain).ok());
   expect_equal(read_train_batch(file).value(), plain);
+}
+
+TEST(BatchFile, HasTheTopTokensOfATeacher) {
+  const auto file = new_scratch_folder() / "batch.safetensors";
+  TrainBatch taught = batch();
+  taught.loss = LossKind::kTopK;
+  int32_t token = 0;
+  for (auto& sample : taught.samples) {
+    sample.kept = Blob();
+    for (size_t i = 2; i < sample.tokens.size(); ++i)
+      for (int32_t row = 0; row < 2; ++row) {
+        sample.top_tokens.push_back(token++);
+        sample.top_logprobs.push_back(-1 - static_cast<float>(token));
+      }
+  }
+  ASSERT_TRUE(write_train_batch(file, taught).ok());
+  expect_equal(read_train_batch(file).value(), taught);
 }
 
 /// Writes a batch whose tensors `change` may corrupt, and returns the error of reading it.

@@ -22,7 +22,10 @@ StepPlan take_scored_step(BatchScheduler& scheduler) {
   for (const auto& score : plan.scores) {
     const auto row = static_cast<size_t>(score.row);
     EXPECT_EQ(plan.rows.tokens[row], score.token - 1) << "tokens rise by one";
-    scheduler.accept(score, static_cast<float>(-score.token));
+    std::vector<TokenLogprob> top;
+    for (int32_t i = 0; i < score.prefill->num_prompt_top; ++i)
+      top.push_back({score.token + i, static_cast<float>(-score.token)});
+    scheduler.accept(score, static_cast<float>(-score.token), top);
   }
   for (const auto& sample : plan.samples) scheduler.accept(*sample.sequence, 7, -1);
   scheduler.finish_step();
@@ -95,6 +98,51 @@ TEST(PromptLogprobs, ARequestWithThemDoesNotWaitForAPromptWithoutThem) {
   EXPECT_EQ(ends[1].prompt_logprobs.size(), 10U);
   EXPECT_THAT(ends[2].prompt_logprobs, IsEmpty());
   expect_all_free(scheduler);
+}
+
+SequenceRequest top_request(uint64_t id, int32_t num_top) {
+  auto made = scored_request(id, 6, "same");
+  made.sampling.num_prompt_top_logprobs = num_top;
+  return made;
+}
+
+TEST(PromptLogprobs, HaveTheLikeliestTokensThatWereAskedForWhateverTheChunks) {
+  for (const int32_t budget : {1, 3, 100}) {
+    auto scheduler = make_scheduler({.block_size = 4, .max_batched_tokens = budget});
+    ASSERT_TRUE(scheduler.submit(top_request(1, 2)).ok());
+    const auto ends = run_scored(scheduler);
+    ASSERT_EQ(ends.size(), 1U);
+    ASSERT_EQ(ends[0].prompt_top_logprobs.size(), 10U) << budget;
+    for (int32_t i = 0; i < 10; ++i) {
+      const TokenLogprob& top = ends[0].prompt_top_logprobs[static_cast<size_t>(i)];
+      EXPECT_EQ(top.token, 11 + i / 2 + i % 2);
+      EXPECT_EQ(top.logprob, static_cast<float>(-11 - i / 2));
+    }
+  }
+}
+
+TEST(PromptLogprobs, OnlyRequestsOfTheSameNumberOfLikeliestTokensShareAPrompt) {
+  auto scheduler = make_scheduler({.block_size = 4});
+  ASSERT_TRUE(scheduler.submit(top_request(1, 2)).ok());
+  ASSERT_TRUE(scheduler.submit(top_request(2, 3)).ok());
+  ASSERT_TRUE(scheduler.submit(top_request(3, 0)).ok());
+  ASSERT_TRUE(scheduler.submit(top_request(4, 2)).ok());
+  auto ends = run_scored(scheduler);
+  ASSERT_EQ(ends.size(), 4U);
+  std::ranges::sort(ends, {}, [](const auto& end) { return end.id.value; });
+  for (const auto& [index, size] : {std::pair{0U, 10U}, {1U, 15U}, {2U, 0U}, {3U, 10U}}) {
+    EXPECT_EQ(ends[index].prompt_top_logprobs.size(), size) << index;
+    EXPECT_EQ(ends[index].prompt_logprobs.size(), 5U) << index;
+  }
+  expect_all_free(scheduler);
+}
+
+TEST(PromptLogprobs, MoreLikeliestTokensThanTheModelHasAreRefused) {
+  auto scheduler = make_scheduler({});
+  EXPECT_TRUE(scheduler.submit(top_request(1, 50)).ok());
+  const Status refused = scheduler.submit(top_request(2, 51));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), ::testing::HasSubstr("51 is more than the 50 tokens"));
 }
 
 TEST(PromptLogprobs, AreNotComputedAgainAfterAPreemption) {

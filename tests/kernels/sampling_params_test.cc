@@ -29,6 +29,17 @@ TEST(SamplingParams, TheDefaultsAreValidAndChangeNoLogit) {
       {.temperature = 0.5, .top_k = 3, .num_top_logprobs = 20, .prompt_logprobs = true}));
 }
 
+TEST(SamplingParams, TheLikeliestTokensOfAPromptHaveALimitAndNeedItsLogprobs) {
+  EXPECT_EQ(refusal({.prompt_logprobs = true, .num_prompt_top_logprobs = kPromptTopLogprobsMax}),
+            "");
+  EXPECT_THAT(
+      refusal({.prompt_logprobs = true, .num_prompt_top_logprobs = kPromptTopLogprobsMax + 1}),
+      HasSubstr("num_prompt_top_logprobs is 0 to 256"));
+  EXPECT_THAT(refusal({.prompt_logprobs = true, .num_prompt_top_logprobs = -1}),
+              HasSubstr("num_prompt_top_logprobs -1"));
+  EXPECT_THAT(refusal({.num_prompt_top_logprobs = 1}), HasSubstr("without prompt_logprobs"));
+}
+
 TEST(SamplingParams, ATemperatureIsZeroOrNotTooSmall) {
   EXPECT_EQ(refusal({.temperature = 0}), "");
   EXPECT_EQ(refusal({.temperature = kTemperatureMin}), "");

@@ -189,6 +189,50 @@ TEST(TeacherGraph, SupervisedTrainingHasNoTeacher) {
               HasSubstr("supervised examples train on given answers"));
 }
 
+const std::string kTopK = "teacher = { model = \"big\", top_k = 8 }\nloss = { kind = \"gkd\" }\n";
+
+TEST(TeacherGraph, SupervisedExamplesGoThroughATeacherThatGivesItsLikeliestTokens) {
+  auto graph = taught("include = [\"primerl:sft\"]\n" + kTaught + kTopK + kTwoModels);
+  ASSERT_NE(graph.plan, nullptr) << taught_faults(std::move(graph));
+  const Plan& plan = *graph.plan;
+  EXPECT_EQ(model_named(plan, "teacher"), "big");
+  EXPECT_EQ(model_named(plan, "learner"), "policy");
+  for (const auto* edge : {"data.group -> teacher.group", "teacher.scored -> trainer.group",
+                           "teacher_decode.completion -> teacher.completion"})
+    EXPECT_THAT(plan.resolved_toml, HasSubstr(edge));
+  EXPECT_THAT(plan.resolved_toml, Not(HasSubstr("data.group -> trainer.group")));
+  EXPECT_THAT(taught_faults(std::move(graph)), Not(HasSubstr("error")));
+}
+
+TEST(TeacherGraph, TheLikeliestTokensAreAskedForByTheObjectiveThatReadsThem) {
+  EXPECT_THAT(taught_faults(taught(kTaught + kTopK + kTwoModels)), Not(HasSubstr("error")));
+  EXPECT_THAT(
+      taught_faults(taught(kTaught + "teacher = { model = \"big\" }\nloss = { kind = \"gkd\" }\n" +
+                           kTwoModels)),
+      AllOf(HasSubstr("error[G083]"), HasSubstr("teacher.top_k is 0")));
+  EXPECT_THAT(
+      taught_faults(taught(kTaught +
+                           "teacher = { model = \"big\", top_k = 8 }\nloss = { kind = \"opd\" }\n" +
+                           kTwoModels)),
+      AllOf(HasSubstr("error[G083]"), HasSubstr("'opd' does not read the likeliest tokens")));
+  EXPECT_THAT(taught_faults(taught(
+                  kTaught +
+                  "teacher = { model = \"big\", top_k = 8 }\nloss = { reference_weight = 0.1 }\n" +
+                  kTwoModels)),
+              HasSubstr("'dppo' does not read the likeliest tokens"));
+}
+
+TEST(TeacherGraph, ATeacherHasAsManyTokensAsTopKAtLeast) {
+  const auto with = [](int64_t top_k) {
+    return taught_faults(
+        taught(kTaught + fmt::format("teacher = {{ model = \"big\", top_k = {} }}\n", top_k) +
+               "loss = { kind = \"gkd\" }\n" + kTwoModels));
+  };
+  EXPECT_THAT(with(97), Not(HasSubstr("error")));
+  EXPECT_THAT(with(98), AllOf(HasSubstr("error[G083]"), HasSubstr("write top_k = 97 or less")));
+  EXPECT_THAT(with(kTeacherTopKMax + 1), HasSubstr("error["));
+}
+
 /// Rollouts of one member compare only in a batch, whatever the environment.
 TEST(MixedGraph, TheGroupSizeFitsTheAdvantageOfEachEnvironment) {
   const auto faults = [](const std::string& of_tenant, const std::string& of_item) {

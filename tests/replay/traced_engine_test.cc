@@ -58,6 +58,7 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
                     .is_wide = true};
   ends[2].prompt_logprobs.assign(100'000, -2.5F);
   ends[3].prompt_logprobs = {-0.25F, none};
+  ends[3].prompt_top_logprobs.assign(150'000, {80'000, -3.5F});
   auto engine = std::make_unique<EndingEngine>();
   engine->finished = ends;
   std::deque<std::vector<std::byte>> tape;
@@ -86,6 +87,7 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
     EXPECT_EQ(repeated[i].routed.num_rows(), ends[i].routed.num_rows()) << i;
     EXPECT_EQ(repeated[i].routed.start, ends[i].routed.start) << i;
     EXPECT_EQ(repeated[i].prompt_logprobs, ends[i].prompt_logprobs) << i;
+    EXPECT_EQ(repeated[i].prompt_top_logprobs, ends[i].prompt_top_logprobs) << i;
   }
 }
 

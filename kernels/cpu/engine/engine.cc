@@ -222,12 +222,15 @@ void CpuEngine::score() {
     const auto count = static_cast<int64_t>(some.size());
     const float* logits = make_logits(count, [&](size_t i) { return some[i].row; });
     scored_.resize(some.size());
+    scored_top_.resize(some.size());
+    for (size_t i = 0; i < some.size(); ++i)
+      scored_top_[i].resize(static_cast<size_t>(some[i].prefill->num_prompt_top));
     share(count, count * config_.vocab_size * kWorkOfLogit, [&](int64_t begin, int64_t end) {
       const Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-        scored_[i] = sampler.score({logits + i * vocab, vocab}, some[i].token);
+        scored_[i] = sampler.score({logits + i * vocab, vocab}, some[i].token, scored_top_[i]);
     });
-    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], scored_[i]);
+    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], scored_[i], scored_top_[i]);
     left = left.subspan(some.size());
   }
 }

@@ -123,6 +123,7 @@ class CpuEngine final : public Engine {
   std::vector<Sampler> samplers_;  // one per thread
   std::vector<SampledToken> drawn_;
   std::vector<float> scored_;
+  std::vector<std::vector<TokenLogprob>> scored_top_;  // by scored row
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
   at::Tensor values_;

@@ -1,12 +1,15 @@
 #include "kernels/cpu/learner/head.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/common/memory.h"
 #include "kernels/common/parallel.h"
 #include "kernels/common/step_report.h"
 #include "kernels/sizing/memory.h"
+#include "kernels/train/top_k.h"
 
 namespace primerl {
 namespace {
@@ -15,6 +18,19 @@ constexpr int64_t kWorkOfLogitLoss = 32;  // of its softmax and back, in multipl
 
 void grow(std::vector<float>& values, int64_t count) {
   if (values.size() < static_cast<size_t>(count)) values.resize(static_cast<size_t>(count));
+}
+
+/// In a fixed order, whatever the threads are: eight sums, and then their sum.
+double sum_of_row(const float* row, int64_t size) {
+  std::array<double, 8> sums = {};
+  int64_t i = 0;
+  for (; i + std::ssize(sums) <= size; i += std::ssize(sums))
+    for (size_t lane = 0; lane < sums.size(); ++lane)
+      sums[lane] += static_cast<double>(row[i + static_cast<int64_t>(lane)]);
+  double sum = 0;
+  for (; i < size; ++i) sum += static_cast<double>(row[i]);
+  for (const double lane : sums) sum += lane;
+  return sum;
 }
 
 }  // namespace
@@ -93,6 +109,59 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
   return {token, log_pi, stats.entropy};
 }
 
+/// The row becomes the learner's probabilities, whose sum without the k tokens is the rest, and
+/// then their gradient.
+TrainingHead::Learned TrainingHead::learn_top_k(const TrainTarget& target, float* logits,
+                                                const LearnedPart& part, KeptLogits& kept) const {
+  const auto vocab = static_cast<int64_t>(decoder_.config().vocab_size);
+  const CpuOps& ops = decoder_.tools().ops;
+  const float scale = target.inverse_temperature;
+  const SoftmaxStats stats = ops.softmax(
+      {.vocab_size = vocab, .inverse_temperature = scale, .logits = logits, .weights = nullptr});
+  const auto logprob_of = [&](int32_t token) {
+    return logits[token] * scale - stats.log_normalizer;
+  };
+  const float log_pi = logprob_of(target.label);
+  TokenLoss token = target_loss(target, log_pi, part);
+  kept.top_ids.clear();
+  kept.teacher.clear();
+  kept.learner.clear();
+  for (size_t i = 0; i < target.top_tokens.size(); ++i) {
+    if (target.top_tokens[i] >= vocab) continue;  // a further token of the teacher
+    kept.top_ids.push_back(target.top_tokens[i]);
+    kept.teacher.push_back(target.top_logprobs[i]);
+    kept.learner.push_back(static_cast<double>(logprob_of(target.top_tokens[i])));
+  }
+  if (kept.top_ids.empty()) {  // one bucket: nothing to learn
+    std::fill_n(logits, vocab, 0.0F);
+    return {token, log_pi, stats.entropy};
+  }
+  ops.softmax_backward({.vocab_size = vocab,
+                        .inverse_temperature = scale,
+                        .log_normalizer = stats.log_normalizer,
+                        .coefficient = -1 / scale,
+                        .label = kept.top_ids.front(),
+                        .logits = logits});
+  for (const int32_t id : kept.top_ids) logits[id] = 0;
+  const TopKRest rest{sum_of_row(logits, vocab), std::ssize(kept.top_ids) < vocab};
+  kept.gradients.resize(kept.top_ids.size());
+  const TopKLoss made =
+      top_k_loss(part.objective->jsd_beta, kept.teacher, kept.learner, rest, kept.gradients);
+  double sum = made.rest_gradient;
+  for (const double gradient : kept.gradients) sum += gradient;
+  const double factor = target.weight * part.per_token * static_cast<double>(scale);
+  const double of_rest = made.rest_gradient == 0 ? 0 : made.rest_gradient / rest.learner;
+  const auto of_others = static_cast<float>(factor * (of_rest - sum));
+  for (int64_t i = 0; i < vocab; ++i) logits[i] *= of_others;
+  for (size_t i = 0; i < kept.top_ids.size(); ++i)
+    logits[kept.top_ids[i]] =
+        static_cast<float>(factor * (kept.gradients[i] - std::exp(kept.learner[i]) * sum));
+  token.loss = target.weight * made.loss;
+  token.teacher_kl = made.kl;
+  token.teacher_mass = made.mass;
+  return {token, log_pi, stats.entropy};
+}
+
 void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
                          const float* normed, float* dnormed) {
   const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
@@ -108,7 +177,10 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const L
       KeptLogits& kept = kept_[static_cast<size_t>(at::get_thread_num())];
       for (int64_t i = begin; i < end; ++i) {
         const auto index = static_cast<size_t>(i);
-        learned_[index] = learn_token(chunk[index], logits + i * vocab, *part_of[index], kept);
+        const LearnedPart& part = *part_of[index];
+        float* row = logits + i * vocab;
+        learned_[index] = part.loss == LossKind::kTopK ? learn_top_k(chunk[index], row, part, kept)
+                                                       : learn_token(chunk[index], row, part, kept);
       }
     });
     for (size_t i = 0; i < chunk.size(); ++i)

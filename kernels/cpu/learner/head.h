@@ -43,6 +43,10 @@ class TrainingHead {
   struct KeptLogits {
     std::vector<int32_t> ids;
     std::vector<float> logits;
+    // The teacher's tokens (top_k.h).
+    std::vector<int32_t> top_ids;
+    std::vector<float> teacher;
+    std::vector<double> learner, gradients;
   };
 
   /// The logits that a token's softmax reads.
@@ -61,6 +65,10 @@ class TrainingHead {
   float* make_logits(std::span<const TrainTarget> targets, const float* normed);
   /// The loss of a token; its row of logits becomes their gradient.
   Learned learn_token(const TrainTarget& target, float* logits, const LearnedPart& part,
+                      KeptLogits& kept) const;
+
+  /// The same for a target with the likeliest tokens of a teacher.
+  Learned learn_top_k(const TrainTarget& target, float* logits, const LearnedPart& part,
                       KeptLogits& kept) const;
 
   Decoder& decoder_;

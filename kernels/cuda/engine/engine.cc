@@ -366,10 +366,20 @@ Status CudaEngine::score() {
     RETURN_IF_ERROR(memory_.download(count, false));
     RETURN_IF_ERROR(memory_.wait(memory_.buffer_index()));
     const auto logprobs = memory_.logprobs(memory_.buffer_index());
-    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], logprobs[i]);
+    for (size_t i = 0; i < some.size(); ++i)
+      scheduler_.accept(some[i], logprobs[i], top_on_host(some[i], static_cast<int64_t>(i)));
     left = left.subspan(some.size());
   }
   return ok();
+}
+
+std::span<const TokenLogprob> CudaEngine::top_on_host(const StepPlan::Score& score, int64_t row) {
+  top_.resize(static_cast<size_t>(score.prefill->num_prompt_top));
+  if (top_.empty()) return top_;
+  const at::Tensor of_row = decoder_.logits().select(0, row).cpu();
+  sampler_.score({of_row.const_data_ptr<float>(), static_cast<size_t>(config_.vocab_size)},
+                 score.token, top_);
+  return top_;
 }
 
 Status CudaEngine::sample_mixed() {

@@ -106,6 +106,8 @@ class CudaEngine final : public Engine {
   /// The rows of the first spans, which decode_attention() supports.
   DecodeRows decode_rows(int64_t count, int64_t keys_max);
   Status score();
+  /// The likeliest tokens of a scored row; the row's logits are on the device.
+  std::span<const TokenLogprob> top_on_host(const StepPlan::Score& score, int64_t row);
   Status sample_mixed();
   /// Passes the sampled tokens of `samples` to the scheduler: the first rows of a step whose tokens
   /// are in buffer `buffer_index`.
@@ -145,7 +147,8 @@ class CudaEngine final : public Engine {
   bool is_in_progress_ = false;  // step_ was launched and not finished
   uint64_t num_steps_ = 0;
   Sampler sampler_;
-  std::vector<int32_t> ids_;  // scratch: ids of a kept set
+  std::vector<int32_t> ids_;       // scratch: ids of a kept set
+  std::vector<TokenLogprob> top_;  // scratch: of a scored row
 };
 
 /// The bytes that make_cuda_engine() compares with the free memory.

@@ -6,6 +6,7 @@
 #include "kernels/cuda/learner/adapters.h"
 #include "kernels/cuda/learner/learner.h"
 #include "kernels/cuda/learner/learner_memory.h"
+#include "kernels/train/objective.h"
 
 namespace primerl {
 namespace {
@@ -40,6 +41,20 @@ Result<std::shared_ptr<const CudaFrozenBase>> frozen_base(
                           view_parameters(table, host.const_data_ptr<float>()), type, stream, look);
 }
 
+/// The head of a CUDA learner gives the host one number a token, which is not enough for a loss
+/// over a teacher's likeliest tokens.
+Status check_objectives(const LearnerOptions& options, std::span<const AdapterTraining> adapters) {
+  std::vector<const LossOptions*> all;
+  for (const AdapterTraining& training : adapters) all.push_back(&training.rules.loss);
+  if (adapters.empty()) all.push_back(&options.loss);
+  for (const LossOptions* loss : all)
+    if (objective_of(*loss).rule == ObjectiveRule::kTopK)
+      return error(Code::kInvalid, "objective '{}' cannot be trained on '{}'", loss->kind,
+                   options.device)
+          .note("learners on the CPU have it; 'opd' follows a teacher on every device");
+  return ok();
+}
+
 }  // namespace
 
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
@@ -54,6 +69,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    std::span<const AdapterTraining> adapters,
                                                    FrozenBases* bases) {
   RETURN_IF_ERROR(check_cuda_model(model.config));
+  RETURN_IF_ERROR(check_objectives(options, adapters));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
