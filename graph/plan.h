@@ -158,6 +158,11 @@ struct TraceSettings {
   bool is_on() const { return level != "off"; }
 };
 
+/// Saved states of a process that wait for checkpoints of several tenants: most of them, and their
+/// bytes in memory together (runtime/worker/waiting_cuts.h).
+inline constexpr size_t kWaitingCutsMax = 4;
+inline constexpr uint64_t kWaitingCutsBytesMax = uint64_t{64} << 20;
+
 struct Plan {
   /// The catalog that the contracts below belong to: the program's, with the plugins' entries.
   std::shared_ptr<const Catalog> catalog;

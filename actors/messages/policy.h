@@ -2,6 +2,7 @@
 ///
 ///   trainer --WeightsReady--> broadcaster ~~PolicyUpdate~~> prefill, decode
 ///   broadcaster <~~PolicyApplied~~ prefill, decode;   broadcaster ~~PolicyLive~~> rollout
+///   the trainer's process --CheckpointRequest--> trainer
 ///
 /// The weights travel through the weight channel. These messages only name versions: of all weights
 /// of the envelope's tenant. Only the tenant distinguishes equal version numbers.
@@ -69,6 +70,20 @@ struct PolicyLive {
   template <class F>
   static void fields(F& f) {
     f("version", &PolicyLive::version);
+  }
+};
+
+/// Begin a checkpoint between two steps, unless one of `step` or later exists. A process with
+/// several tenants sends it as a command to a trainer whose checkpoint a saved state waits for.
+struct CheckpointRequest {
+  static constexpr std::string_view kName = "CheckpointRequest";
+  static constexpr uint32_t kVersion = 1;
+
+  int64_t step = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("step", &CheckpointRequest::step);
   }
 };
 

@@ -62,6 +62,18 @@ void Trainer::look_for_save() {
   checkpointed_ = step;
 }
 
+/// A command of the process. It is ignored if it has become superfluous or a checkpoint is open;
+/// the process then asks again.
+Status Trainer::on_checkpoint_request(const CheckpointRequest& request) {
+  publish_step_metrics();
+  look_for_save();
+  if (fault_ || is_done_ || save_ || version_.value < request.step || checkpointed_ >= request.step)
+    return ok();
+  services().count("checkpoints_requested", 1);
+  if (const Status begun = checkpoint(); !begun.ok()) give_up(begun.error());
+  return ok();
+}
+
 /// The work call that follows looks for the end.
 Status Trainer::on_save_timer() {
   if (save_ && !fault_) services().set_timer("save", kLookAgain);

@@ -76,6 +76,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .option("save_max", &O::save_max, above(0),
                   "longest time of writing a checkpoint, before the run fails")
           .in("group", &Trainer::on_group, "all members of one group have ended")
+          .in("checkpoint", &Trainer::on_checkpoint_request, "a saved state needs a checkpoint",
+              optional_port())
           .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
           .timer("save", &Trainer::on_save_timer, "a checkpoint may have been written")
           .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
@@ -145,8 +147,7 @@ Status Trainer::start(Resources& resources) {
 
 Status Trainer::on_group(const TrajectoryGroup& group) {
   publish_step_metrics();
-  const auto& delivery = services().delivery();
-  PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
+  PooledGroup pooled{group, services().delivery().ref, services().delivery().origin, {}};
   if (is_evaluation(group.ordinal)) return add_held_out(pooled);
   num_sampled_tokens_ += num_sampled_tokens(group);
   if (is_done_ || group.is_cancelled) {

@@ -1,7 +1,7 @@
 /// Makes batches of groups, steps the learner and publishes each new policy version.
 ///
-///   group ->  [ trainer ]  -> weights
-///                          ~~~> ended
+///   group      ->  [ trainer ]  -> weights
+///   checkpoint ->               ~~~> ended
 ///
 /// Threads: the learner's. State: one tenant's version, waiting groups, consumed ordinals. Order:
 /// batch N has the G oldest groups (by version, then ordinal) that passed the filters, and makes
@@ -26,7 +26,8 @@
 /// fails.
 ///
 /// A checkpoint is a copy that is made between two steps and written beside later ones. If another
-/// one is due before it has ended, the trainer waits (saving.cc).
+/// one is due before it has ended, the trainer waits (saving.cc). Beside other tenants the process
+/// may ask for one that `checkpoint_every` does not name: a saved state waits for it.
 #pragma once
 
 #include <map>
@@ -121,6 +122,7 @@ class Trainer final : public Actor {
   Status add_held_out(const PooledGroup& pooled);
   Status on_straggler();
   Status on_save_timer();
+  Status on_checkpoint_request(const CheckpointRequest& request);
 
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);

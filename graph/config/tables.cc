@@ -349,7 +349,9 @@ const OptionSet& trace_options() {
           .field("pack", &T::pack, any(), "compress full segments in the background")
           .field("cut_every", &T::cut_every, above(0),
                  "how often a process without a learner saves its state; a resumed run follows the "
-                 "record only from there; a process with a learner saves at every checkpoint")
+                 "record only from there; a process with a learner saves at every checkpoint, and "
+                 "asks "
+                 "tenants for one that have none for so long after the others")
           .field("cut_steps", &T::cut_steps, between(1000, int64_t{1} << 40) | unit("steps"),
                  "steps of a process after which it saves its state earlier")
           .take();

@@ -41,6 +41,7 @@ class ResumingLearner final : public TracedLearner {
   /// that were open when the run ended.
   Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
     const TenantSlot tenant = batch.tenant;
+    RETURN_IF_ERROR(check_reached(tenant));
     const bool is_again = of(tenant).is_real && is_replaying(tenant);
     auto then = TracedLearner::accumulate(batch, stop);
     if (!is_again) return then;
@@ -122,6 +123,7 @@ class ResumingLearner final : public TracedLearner {
   struct Followed {
     bool is_real = false;  // its newest checkpoint is loaded, or it has none
     int64_t num_taken = 0;
+    bool is_ahead = false;   // of its newest checkpoint, with steps or open gradients
     bool is_saving = false;  // the real learner has begun the save that was asked for last
   };
 
@@ -130,6 +132,7 @@ class ResumingLearner final : public TracedLearner {
   template <class Recorded, class Compute>
   Result<TrainReport> follow_step(TenantSlot tenant, const Recorded& recorded,
                                   const Compute& compute) {
+    RETURN_IF_ERROR(check_reached(tenant));
     Followed& followed = of(tenant);
     if (!followed.is_real) {
       auto report = recorded();
@@ -158,6 +161,15 @@ class ResumingLearner final : public TracedLearner {
     return then;
   }
 
+  /// The state of a tenant that was set aside may be newer than its checkpoint: it calls no more.
+  Status check_reached(TenantSlot tenant) {
+    if (!of(tenant).is_ahead) return ok();
+    return error(Code::kInvalid,
+                 "a learner that had made {} steps{}, or has open gradients after them, has no "
+                 "newer checkpoint than that of step {}",
+                 of(tenant).num_taken, name_of(tenant), point_of(tenant).num_steps);
+  }
+
   Followed& of(TenantSlot tenant) { return tenants_[tenant.index()]; }
   const RecoveryPoint& point_of(TenantSlot tenant) const { return setup_.points[tenant.index()]; }
   std::string name_of(TenantSlot tenant) const {
@@ -177,17 +189,8 @@ class ResumingLearner final : public TracedLearner {
     Followed& followed = of(tenant);
     const int64_t reached = point_of(tenant).num_steps;
     followed.num_taken = then.num_steps;
-    if (followed.num_taken > reached)
-      return error(Code::kInvalid,
-                   "a learner that had taken {} steps{} has no newer checkpoint than "
-                   "that of step {}",
-                   followed.num_taken, name_of(tenant), reached);
-    if (followed.num_taken == reached && then.is_open)
-      return error(
-          Code::kInvalid,
-          "a learner that had open gradients after {} steps{} has no checkpoint of a later "
-          "step",
-          followed.num_taken, name_of(tenant));
+    followed.is_ahead =
+        followed.num_taken > reached || (followed.num_taken == reached && then.is_open);
     if (followed.num_taken == reached && !followed.is_real)
       RETURN_IF_ERROR(load_checkpoint(tenant));
     if (!followed.is_real || then.newest.is_none()) return ok();

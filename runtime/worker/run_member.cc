@@ -5,9 +5,13 @@
 #include <numeric>
 
 #include "actors/messages/load.h"
+#include "actors/messages/policy.h"
 
 namespace primerl {
 namespace {
+
+// The number of commands of the process itself. The control plane counts its own from 1.
+constexpr uint64_t kOwnCommand = 0;
 
 template <class T>
 bool is_ready(const std::future<T>& future) {
@@ -24,6 +28,7 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
       setup_(std::move(executor)) {
   setup_.others = connections;
   setup_.on_command = [this](const CommandAnswer& answer) {
+    if (answer.number == kOwnCommand) return;  // a checkpoint, which is begun or asked for again
     HoldAnswered said{answer.number, answer.instance.value, 0, ""};
     if (!answer.status.ok()) {
       said.code = static_cast<uint8_t>(answer.status.error().code());
@@ -94,6 +99,11 @@ void RunMember::hold(const HoldEngines& hold) {
     executor_->command(command);
   else if (!outcome_ && commands_.size() < kCommandsMax)
     commands_.push_back(std::move(command));
+}
+
+void RunMember::request_checkpoint(TenantSlot tenant, int64_t step) {
+  if (running_.valid())
+    executor_->command({kOwnCommand, tenant, Payload::of(CheckpointRequest{step})});
 }
 
 Status RunMember::connect(const ConnectPeers& known) {

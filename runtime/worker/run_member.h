@@ -51,6 +51,9 @@ class RunMember {
   void cut(uint64_t number) {
     if (executor_ != nullptr) executor_->cut(number);
   }
+  /// Gives the tenant's trainer in this process a CheckpointRequest, while it is running. A command
+  /// is recorded, so a replay begins the checkpoint in the same step.
+  void request_checkpoint(TenantSlot tenant, int64_t step);
   /// How the run ended; none while it runs.
   const std::optional<RunOutcome>& outcome() const { return outcome_; }
   /// A handler's thread did not return: the process must end without destroying this object.

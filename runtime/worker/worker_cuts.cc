@@ -10,6 +10,9 @@
 namespace primerl {
 namespace {
 
+/// Cuts that a process with many tenants begins within `trace.cut_every`, at most.
+constexpr int64_t kCutsOfInterval = 16;
+
 /// Removes cuts of an earlier incarnation that died: the new one starts without them.
 void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& head) {
   for (const auto& file : list_cuts(folder, head.process)) {
@@ -18,6 +21,24 @@ void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& 
     if (other.ok() && other->number != 0 && other->incarnation < head.incarnation)
       std::filesystem::remove(file, ignored);
   }
+}
+
+std::vector<int64_t> for_all_tenants(const Plan& plan, std::vector<int64_t> steps) {
+  steps.resize(plan.tenants.size());
+  return steps;
+}
+
+/// Tenants of the group that were set aside and whose actors have drained: nothing more is saved.
+void add_ended(const Plan& plan, const GroupState& state, std::set<TenantSlot>& ended) {
+  const auto& instances = plan.group(state.group).instances;
+  const auto has_drained = [&](TenantSlot tenant) {
+    for (size_t i = 0; i < state.actors.size() && i < instances.size(); ++i)
+      if (plan.instance(instances[i]).tenant == tenant && !state.actors[i].has_drained)
+        return false;
+    return true;
+  };
+  for (const TenantSlot tenant : state.set_aside)
+    if (has_drained(tenant)) ended.insert(tenant);
 }
 
 }  // namespace
@@ -35,9 +56,9 @@ WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
       num_trained_(tenants_trained_by(*setup_.plan, setup_.process).size()),
       collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
                  [this](ProcessCut&& cut) { made(std::move(cut)); }),
-      checkpoints_(setup_.newest_steps),
+      waiting_(num_trained_, setup_.plan->trace.cut_every,
+               for_all_tenants(*setup_.plan, setup_.newest_steps)),
       writer_([this] { write(); }) {
-  checkpoints_.resize(setup_.plan->tenants.size());
   remove_cuts_of_earlier(setup_.folder, setup_.head);
 }
 
@@ -51,7 +72,16 @@ WorkerCuts::~WorkerCuts() {
 }
 
 void WorkerCuts::tick(Time now, uint64_t num_steps) {
-  if (num_trained_ > 0) return;
+  if (num_trained_ > 0) {
+    std::vector<WaitingCuts::Request> requests;
+    {
+      const std::lock_guard lock(mutex_);
+      now_ = now;
+      requests = waiting_.requests(now);
+    }
+    for (const WaitingCuts::Request& each : requests) setup_.request(each);
+    return;
+  }
   if (!last_at_) {
     last_at_ = now;
     last_steps_ = num_steps;
@@ -70,25 +100,31 @@ void WorkerCuts::before_drain() {
   if (num_trained_ == 0) begin();
 }
 
-void WorkerCuts::checkpoint_begun(TenantSlot /*tenant*/) {
-  if (num_trained_ > 0) begin();
+void WorkerCuts::checkpoint_begun(TenantSlot tenant, int64_t step) {
+  if (num_trained_ == 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.checkpoint_begun(tenant, step);
+  }
+  if (may_begin_beside_others()) begin();
+}
+
+/// Checkpoints of many tenants begin at any moment. A cut that each of them abandons would never be
+/// complete, and a cut costs as much as all tenants' states.
+bool WorkerCuts::may_begin_beside_others() {
+  if (num_trained_ == 1) return true;
+  const bool is_open = collector_.is_open();
+  const std::lock_guard lock(mutex_);
+  if (!began_) return true;
+  const Duration cut_every = setup_.plan->trace.cut_every;
+  const Duration passed = now_ - *began_;
+  if (is_open) return passed >= cut_every;
+  return num_trained_ <= kWaitingCutsMax || passed * kCutsOfInterval >= cut_every;
 }
 
 void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
   const std::lock_guard lock(mutex_);
-  checkpoints_[tenant.index()] = std::max(checkpoints_[tenant.index()], step);
-  hand_over_newest();
-}
-
-/// The newest cut that no longer has to wait; older ones are of no use then. Call with
-/// mutex_ locked.
-void WorkerCuts::hand_over_newest() {
-  for (size_t i = early_.size(); i-- > 0;) {
-    if (!may_be_written(early_[i].least_steps)) continue;
-    hand_over(std::move(early_[i]));
-    early_.erase(early_.begin(), early_.begin() + static_cast<ptrdiff_t>(i) + 1);
-    return;
-  }
+  hand_over(waiting_.checkpoint_committed(tenant, step));
 }
 
 void WorkerCuts::begin() {
@@ -99,6 +135,7 @@ void WorkerCuts::begin() {
     const std::lock_guard lock(mutex_);
     segment_ = segment;
     line_files_ = {line_files.begin(), line_files.end()};
+    began_ = now_;
     number = number_ = collector_.begin();
   }
   order_(number);
@@ -121,51 +158,45 @@ void WorkerCuts::made(ProcessCut&& cut) {
   const auto is_draining = [](const GroupState& state) { return state.is_draining; };
   // A record that drains is not followed, so its cut is useless.
   if (setup_.is_useless() || std::any_of(cut.groups.begin(), cut.groups.end(), is_draining)) return;
-  Made made{setup_.head, std::move(cut)};
+  CutFile made{setup_.head, std::move(cut)};
   CutHead& head = made.head;
   head.number = made.cut.number;
+  std::set<TenantSlot> ended;
+  std::map<TenantSlot, int64_t> least_steps;  // of tenants with open gradients
   for (const GroupState& state : made.cut.groups) {
     head.steps.emplace_back(state.group.value, state.num_steps);
     head.at = std::max(head.at, state.at);
     const auto reached = learner_steps_of(*setup_.plan, state);
     if (!reached.ok()) continue;
-    for (const auto& [tenant, steps] : *reached) {
-      const int64_t all = setup_.begun_steps[tenant.index()] + steps;
-      if (steps > 0) head.learner_steps.emplace_back(tenant.value, all);
-      if (steps > 0) made.least_steps[tenant.value] = all;
-    }
+    if (!reached->empty()) add_ended(*setup_.plan, state, ended);
+    const auto all_steps = [&](TenantSlot tenant) {
+      return setup_.begun_steps[tenant.index()] + reached->at(tenant);
+    };
+    for (const auto& [tenant, steps] : *reached)
+      if (steps > 0 && !ended.contains(tenant))
+        head.learner_steps.emplace_back(tenant.value, all_steps(tenant));
     const auto open = open_tenants_of(*setup_.plan, state);
-    for (size_t i = 0; open.ok() && i < open->size(); ++i) {
-      const TenantSlot tenant = (*open)[i];
-      made.least_steps[tenant.value] = setup_.begun_steps[tenant.index()] + reached->at(tenant) + 1;
-    }
+    for (size_t i = 0; open.ok() && i < open->size(); ++i)
+      least_steps[(*open)[i]] = all_steps((*open)[i]) + 1;
   }
   const std::lock_guard lock(mutex_);
   // The next cut began meanwhile, so segment_ belongs to that one.
   if (head.number != number_) return;
   head.segment = segment_;
   head.line_files = {line_files_.begin(), line_files_.end()};
-  early_.push_back(std::move(made));
-  hand_over_newest();
-  // The oldest is the first that may be written, the newest saves most.
-  if (early_.size() > num_trained_ + 1) early_.erase(early_.end() - 2);
+  hand_over(waiting_.add(std::move(made), ended, std::move(least_steps)));
 }
 
 /// Call with mutex_ held.
-bool WorkerCuts::may_be_written(const std::map<uint32_t, int64_t>& least_steps) const {
-  return std::all_of(least_steps.begin(), least_steps.end(),
-                     [this](const auto& each) { return each.second <= checkpoints_[each.first]; });
-}
-
-/// Call with mutex_ held.
-void WorkerCuts::hand_over(Made made) {
-  next_ = std::move(made);
+void WorkerCuts::hand_over(std::optional<CutFile> cut) {
+  if (!cut) return;
+  next_ = std::move(cut);
   changed_.notify_all();
 }
 
 void WorkerCuts::write() {
   while (true) {
-    std::optional<Made> made;
+    std::optional<CutFile> made;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return next_.has_value() || is_over_; });

@@ -2,11 +2,12 @@
 ///
 /// A process with a learner makes a cut when a checkpoint is begun. Any other process makes one
 /// every `trace.cut_every` or `trace.cut_steps`, whichever comes first, and before a drain. A cut
-/// that is incomplete when the next one is due is abandoned. Work of a learner since its newest
-/// checkpoint is in no file. So a cut that is newer than a committed checkpoint waits in memory
-/// until one that is not older is committed: at most one more than there are tenants to train here,
-/// beyond that the newest but one is dropped. No checkpoint has open gradients: a cut in which a
-/// tenant had some waits for the checkpoint of a later step of that tenant.
+/// that is incomplete when the next one is due is abandoned. With several tenants to train it is
+/// not abandoned before `trace.cut_every`, because the next checkpoint may begin at any moment.
+/// Work of a learner since its newest checkpoint is in no file. So a cut that is newer than a
+/// committed checkpoint waits in memory until one that is not older is committed. Tenants
+/// that are late are asked for one (waiting_cuts.h). No checkpoint has open gradients: a cut in
+/// which a tenant had some waits for the checkpoint of a later step of that tenant.
 ///
 /// The newest two cuts of a start are kept, with the record after them. When every process of the
 /// run has a cut, older segments may be removed. Older cuts stay as long as their record, thinned
@@ -25,6 +26,7 @@
 
 #include "runtime/trace/cut_file.h"
 #include "runtime/worker/kept_cuts.h"
+#include "runtime/worker/waiting_cuts.h"
 
 namespace primerl {
 
@@ -48,7 +50,9 @@ class WorkerCuts final : public CutSink {
     std::function<std::vector<std::pair<std::string, uint64_t>>(GroupId)> line_files;
     /// A cut would be useless: two groups write into one line file, or a file could not be written.
     std::function<bool()> is_useless;
-    std::function<void(uint64_t segment)> keep;    // segments before this one may be removed
+    std::function<void(uint64_t segment)> keep;  // segments before this one may be removed
+    /// Asks a tenant's trainer for a checkpoint; called by tick().
+    std::function<void(WaitingCuts::Request)> request;
     std::function<void(const std::string&)> warn;  // any thread
   };
   /// `order` asks the executor for a new cut. It may be called from every thread that calls this
@@ -61,8 +65,8 @@ class WorkerCuts final : public CutSink {
   /// The run is about to drain. If the drain is interrupted, a resumed run follows the record up to
   /// this cut.
   void before_drain();
-  /// The trainer of `tenant` is in the step that asks for a checkpoint.
-  void checkpoint_begun(TenantSlot tenant);
+  /// The trainer of `tenant` is in the step that asks for a checkpoint of `step`.
+  void checkpoint_begun(TenantSlot tenant, int64_t step);
   void checkpoint_committed(TenantSlot tenant, int64_t step);
 
   // CutSink
@@ -70,16 +74,10 @@ class WorkerCuts final : public CutSink {
   void add_in_transit(uint64_t number, SavedMessage&& message) override;
 
  private:
-  struct Made {
-    CutHead head;
-    ProcessCut cut;
-    std::map<uint32_t, int64_t> least_steps = {};  // by tenant slot: of a checkpoint that it needs
-  };
   void begin();
+  bool may_begin_beside_others();
   void made(ProcessCut&& cut);
-  bool may_be_written(const std::map<uint32_t, int64_t>& least_steps) const;
-  void hand_over(Made made);
-  void hand_over_newest();
+  void hand_over(std::optional<CutFile> cut);
   void write();
   void retire();
   bool all_have_cuts() const;
@@ -91,12 +89,13 @@ class WorkerCuts final : public CutSink {
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<int64_t> checkpoints_;            // newest step, by tenant slot
   uint64_t number_ = 0;                         // number of the newest cut
+  Time now_;                                    // of the newest tick()
+  std::optional<Time> began_;                   // now_ when the newest cut began
   uint64_t segment_ = 1;                        // current segment when the newest cut began
   std::map<std::string, uint64_t> line_files_;  // for the open cut
-  std::vector<Made> early_;                     // wait for checkpoints, oldest first
-  std::optional<Made> next_;                    // waits for the writing thread
+  WaitingCuts waiting_;                         // for checkpoints
+  std::optional<CutFile> next_;                 // waits for the writing thread
   bool is_over_ = false;
 
   // Used by tick() only.

@@ -8,7 +8,7 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                          const std::string& process, const std::vector<ResumePoint>& begun_from,
                          std::function<void(TenantSlot, int64_t)> on_checkpoint,
                          std::function<void(const Error&)> on_fault,
-                         std::function<void(TenantSlot)> on_begin)
+                         std::function<void(TenantSlot, int64_t)> on_begin)
     : run_folder_(std::move(run_folder)),
       on_checkpoint_(std::move(on_checkpoint)),
       on_fault_(std::move(on_fault)),
@@ -150,7 +150,7 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
     return store.checkpoints.begin(step);
   }();
   if (!begun.ok()) return kept(begun.error()).error();
-  if (on_begin_ != nullptr) on_begin_(tenant);
+  if (on_begin_ != nullptr) on_begin_(tenant, step);
   return begun;
 }
 

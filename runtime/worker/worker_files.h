@@ -34,7 +34,7 @@ class WorkerFiles final : public RunFiles {
               const std::vector<ResumePoint>& begun_from,
               std::function<void(TenantSlot, int64_t)> on_checkpoint,
               std::function<void(const Error&)> on_fault,
-              std::function<void(TenantSlot)> on_begin = nullptr);
+              std::function<void(TenantSlot, int64_t)> on_begin = nullptr);
 
   /// For a run that is resumed from a record. Until resume(), existing lines are compared instead
   /// of written, and checkpoints up to `newest` (by tenant slot; step 0: none) are not written
@@ -81,7 +81,7 @@ class WorkerFiles final : public RunFiles {
   const std::filesystem::path run_folder_;
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
-  const std::function<void(TenantSlot)> on_begin_;
+  const std::function<void(TenantSlot, int64_t)> on_begin_;
   std::vector<std::string> tenants_;  // names, by actor group
   std::vector<ResumePoint> newest_;   // by tenant slot; empty: no record is followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;

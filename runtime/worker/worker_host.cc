@@ -196,8 +196,8 @@ RunEnded WorkerHost::run() {
         if (cuts_ != nullptr) cuts_->checkpoint_committed(tenant, step);
       },
       [this](const Error& fault) { note_fault(fault); },
-      [this](TenantSlot tenant) {
-        if (cuts_ != nullptr) cuts_->checkpoint_begun(tenant);
+      [this](TenantSlot tenant, int64_t step) {
+        if (cuts_ != nullptr) cuts_->checkpoint_begun(tenant, step);
       });
   if (record_) {
     std::vector<ResumePoint> newest = *points;
@@ -283,6 +283,9 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   };
   setup.warn = [&services](const std::string& what) {
     services.log(LogLevel::kWarning, "trace", what);
+  };
+  setup.request = [this](WaitingCuts::Request request) {
+    if (RunMember* member = member_) member->request_checkpoint(request.tenant, request.step);
   };
   cuts_ = std::make_unique<WorkerCuts>(std::move(setup), [this](uint64_t number) {
     if (RunMember* member = member_) member->cut(number);

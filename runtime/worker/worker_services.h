@@ -26,7 +26,7 @@ class WorkerServices final : public ProcessServices {
                  Log& log, ControlChannel& control, std::vector<ResumePoint> points,
                  std::function<void(TenantSlot, int64_t)> on_checkpoint,
                  std::function<void(const Error&)> on_fault,
-                 std::function<void(TenantSlot)> on_begin)
+                 std::function<void(TenantSlot, int64_t)> on_begin)
       : log_(log),
         control_(control),
         points_(std::move(points)),

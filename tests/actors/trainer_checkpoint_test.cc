@@ -292,6 +292,71 @@ TEST_F(LateStory, GivesUpAfterSaveMaxAndNotBefore) {
               HasSubstr("the checkpoint of step 2 was not written within"));
 }
 
+struct RequestStory : LateStory {
+  RequestStory() {
+    Tenant seldom = testing::a_tenant();
+    seldom.max_steps = 9;
+    seldom.checkpoint_every = 4;
+    trainer.set_tenants({seldom});
+    work();
+    batch(0, 0);
+  }
+  void ask(int64_t step) {
+    ASSERT_TRUE(trainer.give("checkpoint", CheckpointRequest{step}).ok());
+    work();
+  }
+};
+
+TEST_F(RequestStory, ACheckpointThatIsAskedForIsBegunAndTheScheduleStays) {
+  ask(1);
+  EXPECT_THAT(late.begun, ElementsAre("step_1"));
+  batch(2, 1);  // training continues
+  end();
+  work();
+  EXPECT_THAT(checkpoints(), ElementsAre(1));
+  batch(4, 2);
+  batch(6, 3);
+  EXPECT_THAT(late.begun, ElementsAre("step_1", "step_4"));
+  EXPECT_EQ(trainer.counter("checkpoints_requested"), 1);
+}
+
+TEST_F(RequestStory, ARequestForAStepThatIsSavedOrNotMadeIsIgnored) {
+  ask(2);
+  EXPECT_THAT(late.begun, IsEmpty()) << "step 2 does not exist yet";
+  ask(1);
+  end();
+  work();
+  ask(1);
+  ask(0);
+  EXPECT_THAT(late.begun, ElementsAre("step_1"));
+}
+
+TEST_F(RequestStory, ARequestWhileOneIsWrittenIsIgnored) {
+  ask(1);
+  batch(2, 1);
+  ask(2);
+  EXPECT_THAT(late.begun, ElementsAre("step_1"));
+  end();
+  ask(2);
+  EXPECT_THAT(late.begun, ElementsAre("step_1", "step_2")) << "its end is seen first";
+}
+
+TEST_F(RequestStory, ARequestAfterTheEndIsIgnored) {
+  ASSERT_TRUE(trainer.drain().ok());
+  end();
+  work();
+  ask(1);
+  EXPECT_THAT(late.begun, ElementsAre("step_1"));
+  EXPECT_TRUE(trainer.idle());
+}
+
+TEST_F(RequestStory, ARequestThatTheDiskRefusesEndsTheRun) {
+  trainer.set_checkpoint_folder("");
+  ASSERT_TRUE(trainer.give("checkpoint", CheckpointRequest{1}).ok());
+  EXPECT_TRUE(trainer.stops_on_error());
+  EXPECT_THAT(trainer.run_work().error().message(), HasSubstr("no checkpoint folder"));
+}
+
 struct ResumeStory : CheckpointStory {
   ResumePoint point(int64_t step) {
     ResumePoint made;

@@ -22,10 +22,12 @@ constexpr auto kWaitMax = std::chrono::seconds(30);
 /// A process with one group, whose state is saved at once when requested.
 class Cutting {
  public:
-  explicit Cutting(bool has_learner, std::filesystem::path folder = {}) {
+  explicit Cutting(bool has_learner, std::filesystem::path folder = {}, size_t num_tenants = 1)
+      : learner_steps(num_tenants) {
     SmallGraph graph;
     graph.node("a", {.strings = {.on_work = counts_to(1)}, .contract = make_source});
     plan = std::make_shared<Plan>(*graph.plan());
+    set_tenants(num_tenants);
     plan->trace.cut_every = Duration::seconds(60);
     plan->trace.cut_steps = 1000;
     if (has_learner) {
@@ -39,23 +41,35 @@ class Cutting {
     setup.head.incarnation = 1;
     setup.run_folder = scratch.path();
     setup.folder = folder.empty() ? scratch.path() : folder;
-    setup.begun_steps = {10};
-    setup.newest_steps = {10};
+    setup.begun_steps.assign(num_tenants, 10);
+    setup.newest_steps.assign(num_tenants, 10);
     setup.segment = [this] { return segment; };
     setup.keep = [this](uint64_t from) { note([&] { kept_from.push_back(from); }); };
     setup.line_files = [](GroupId) { return std::vector<std::pair<std::string, uint64_t>>(); };
+    setup.request = [this](WaitingCuts::Request request) { requests.push_back(request); };
     setup.is_useless = [this] { return is_useless; };
     setup.warn = [this](const std::string& what) { note([&] { warnings.push_back(what); }); };
     cuts = std::make_unique<WorkerCuts>(std::move(setup), [this](uint64_t number) {
       ++num_ordered;
-      GroupState state;
-      state.group = GroupId(0);
-      LearnerProgress progress;
-      progress.tenants[TenantSlot(0)].num_steps = learner_steps;
-      progress.tenants[TenantSlot(0)].is_open = has_open_gradients;
-      if (has_learner_()) state.resources.push_back(written_state(progress));
-      cuts->add_part(number, std::move(state));
+      newest = number;
+      if (!is_slow) save(number);
     });
+  }
+
+  /// The group joins the cut.
+  void save(uint64_t number) {
+    GroupState state;
+    state.group = GroupId(0);
+    state.at = saved_at;
+    state.set_aside = set_aside;
+    state.actors.resize(plan->groups.front().instances.size());
+    for (SavedActor& actor : state.actors) actor.has_drained = !set_aside.empty();
+    LearnerProgress progress;
+    for (size_t slot = 0; slot < learner_steps.size(); ++slot)
+      progress.tenants[TenantSlot(static_cast<uint32_t>(slot))].num_steps = learner_steps[slot];
+    progress.tenants[TenantSlot(0)].is_open = has_open_gradients;
+    if (has_learner_()) state.resources.push_back(written_state(progress));
+    cuts->add_part(number, std::move(state));
   }
 
   std::vector<std::string> files() const {
@@ -80,10 +94,15 @@ class Cutting {
   ScratchFolder scratch;
   std::shared_ptr<Plan> plan;
   uint64_t segment = 1;
-  int64_t learner_steps = 0;
-  bool has_open_gradients = false;
+  std::vector<int64_t> learner_steps;  // by tenant
+  bool has_open_gradients = false;     // the first tenant
+  std::set<TenantSlot> set_aside;
+  Time saved_at;
+  bool is_slow = false;  // the group is in a long step: save() ends it
   bool is_useless = false;
   int num_ordered = 0;
+  uint64_t newest = 0;  // number of the cut that was ordered last
+  std::vector<WaitingCuts::Request> requests;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<uint64_t> kept_from;
@@ -92,6 +111,19 @@ class Cutting {
 
  private:
   bool has_learner_() const { return !plan->resources.empty(); }
+  /// Each tenant has an instance in the group, as if its node were per_tenant.
+  void set_tenants(size_t count) {
+    for (size_t slot = plan->tenants.size(); slot < count; ++slot) {
+      plan->tenants.push_back(plan->tenants.front());
+      plan->tenants.back().slot = TenantSlot(static_cast<uint32_t>(slot));
+      plan->instances.push_back(plan->instances.front());
+      plan->groups.front().instances.emplace_back(
+          static_cast<uint32_t>(plan->instances.size() - 1));
+    }
+    for (size_t slot = 0; slot < count; ++slot)
+      plan->instances[plan->groups.front().instances[slot].index()].tenant =
+          TenantSlot(static_cast<uint32_t>(slot));
+  }
   template <class Change>
   void note(const Change& change) {
     {
@@ -189,8 +221,8 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
   cutting.cuts->tick(at(0), 0);
   cutting.cuts->tick(at(1) + Duration::seconds(1000), 1000000);
   EXPECT_EQ(cutting.num_ordered, 0);
-  cutting.learner_steps = 5;  // the start began at step 10
-  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.learner_steps[0] = 5;  // the start began at step 10
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 15);
   EXPECT_EQ(cutting.num_ordered, 1);
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
   EXPECT_EQ(cutting.num_ordered, 1);
@@ -200,8 +232,8 @@ TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
 // A run that is killed before the commit resumes from the older pair.
 TEST(WorkerCuts, OfALearnerAreNoFileBeforeTheirCheckpointIsCommitted) {
   Cutting cutting(true);
-  cutting.learner_steps = 5;
-  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.learner_steps[0] = 5;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 15);
   cutting.cuts->checkpoint_committed(TenantSlot(0), 14);  // an older one
   cutting.cuts.reset();                                   // writes what may be written
   EXPECT_EQ(cutting.num_ordered, 1);
@@ -210,11 +242,11 @@ TEST(WorkerCuts, OfALearnerAreNoFileBeforeTheirCheckpointIsCommitted) {
 
 TEST(WorkerCuts, NewerThanTheCheckpointWaitForTheNextCheckpoint) {
   Cutting cutting(true);
-  cutting.learner_steps = 6;  // the learner has made step 16 before it was cut
-  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.learner_steps[0] = 6;  // the learner has made step 16 before it was cut
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 15);
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
-  cutting.learner_steps = 12;
-  cutting.cuts->checkpoint_begun(TenantSlot(0));
+  cutting.learner_steps[0] = 12;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 16);
   cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
   ASSERT_TRUE(cutting.wait([&] { return !cutting.files().empty(); }));
   ASSERT_EQ(cutting.files().size(), 1U);
@@ -226,16 +258,16 @@ TEST(WorkerCuts, NewerThanTheCheckpointWaitForTheNextCheckpoint) {
 TEST(WorkerCuts, WithOpenGradientsWaitForTheCheckpointOfALaterStep) {
   for (const int64_t steps : {0, 5}) {
     Cutting cutting(true);
-    cutting.learner_steps = steps;
+    cutting.learner_steps[0] = steps;
     cutting.has_open_gradients = true;
-    cutting.cuts->checkpoint_begun(TenantSlot(0));
+    cutting.cuts->checkpoint_begun(TenantSlot(0), 10 + steps);
     cutting.cuts->checkpoint_committed(TenantSlot(0), 10 + steps);
     cutting.cuts.reset();  // writes what may be written
     EXPECT_THAT(cutting.files(), IsEmpty());
     Cutting later(true);
-    later.learner_steps = steps;
+    later.learner_steps[0] = steps;
     later.has_open_gradients = true;
-    later.cuts->checkpoint_begun(TenantSlot(0));
+    later.cuts->checkpoint_begun(TenantSlot(0), 10 + steps);
     later.cuts->checkpoint_committed(TenantSlot(0), 11 + steps);
     EXPECT_TRUE(later.wait([&] { return later.files().size() == 1; }));
   }
@@ -244,8 +276,8 @@ TEST(WorkerCuts, WithOpenGradientsWaitForTheCheckpointOfALaterStep) {
 TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {
   Cutting cutting(true);  // one tenant: two cuts wait
   for (const int64_t steps : {5, 6, 7}) {
-    cutting.learner_steps = steps;
-    cutting.cuts->checkpoint_begun(TenantSlot(0));
+    cutting.learner_steps[0] = steps;
+    cutting.cuts->checkpoint_begun(TenantSlot(0), 10 + steps);
   }
   cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
   ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
@@ -256,6 +288,55 @@ TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {
   for (const auto& file : list_cuts(cutting.scratch.path()))
     steps.push_back(read_cut_head(file)->learner_steps.front().second);
   EXPECT_THAT(steps, ::testing::UnorderedElementsAre(15, 17));
+}
+
+/// Two tenants. The first has a checkpoint after step 15, the second none.
+struct TwoCutting : Cutting {
+  TwoCutting() : Cutting(true, {}, 2) {
+    learner_steps = {5, 3};
+    cuts->tick(at(0), 0);
+    cuts->checkpoint_begun(kFirst, 15);
+    cuts->checkpoint_committed(kFirst, 15);
+  }
+  static constexpr TenantSlot kFirst{0}, kSecond{1};
+  static constexpr Duration kEvery = Duration::seconds(60);
+};
+
+TEST(WorkerCuts, OfTwoTenantsWaitForTheSecondAndItIsAskedAfterCutEvery) {
+  TwoCutting cutting;
+  cutting.cuts->tick(at(1), 0);  // the cut is seen
+  cutting.cuts->tick(at(0) + cutting.kEvery, 0);
+  EXPECT_THAT(cutting.requests, IsEmpty());
+  EXPECT_THAT(cutting.files(), IsEmpty());
+  cutting.cuts->tick(at(1) + cutting.kEvery, 0);
+  ASSERT_EQ(cutting.requests.size(), 1U);
+  EXPECT_EQ(cutting.requests[0], (WaitingCuts::Request{cutting.kSecond, 13}));
+  cutting.cuts->tick(at(2) + cutting.kEvery, 0);
+  EXPECT_EQ(cutting.requests.size(), 1U) << "it is asked once";
+  cutting.cuts->checkpoint_begun(cutting.kSecond, 14);
+  cutting.cuts->checkpoint_committed(cutting.kSecond, 14);
+  EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+}
+
+TEST(WorkerCuts, OfSeveralTenantsAreNotAbandonedByTheNextCheckpoint) {
+  TwoCutting cutting;
+  cutting.is_slow = true;
+  cutting.cuts->checkpoint_begun(cutting.kSecond, 13);
+  const uint64_t open = cutting.newest;
+  cutting.cuts->checkpoint_begun(cutting.kFirst, 15);
+  EXPECT_EQ(cutting.newest, open);
+  cutting.cuts->tick(at(0) + cutting.kEvery, 0);
+  cutting.cuts->checkpoint_begun(cutting.kFirst, 15);
+  EXPECT_EQ(cutting.newest, open + 1) << "a group that never joins it ends it";
+}
+
+TEST(WorkerCuts, DoNotWaitForATenantThatWasSetAside) {
+  TwoCutting cutting;
+  cutting.set_aside = {cutting.kSecond};
+  cutting.cuts->checkpoint_begun(cutting.kFirst, 15);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  const auto head = read_cut_head(cutting.scratch.path() / cutting.files().front());
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{15})));
 }
 
 TEST(WorkerCuts, RefusedByTheDiskAreReportedOnceAndTheRunContinues) {
