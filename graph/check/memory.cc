@@ -85,6 +85,13 @@ int32_t model_of(const Draft& draft, const DraftResource& resource) {
   return learner == draft.resources.end() ? -1 : learner->model;
 }
 
+/// A process that trains several tenants keeps saved states until each tenant has passed them. A
+/// run without a record, or with a flight recorder, makes none.
+bool keeps_waiting_cuts(const Draft& draft, const DraftResource& resource) {
+  return resource.common.kind == "learner" && draft.tenants.size() > 1 && draft.trace.is_on() &&
+         draft.trace.level != "ring";
+}
+
 bool is_optional_part(const MemoryPart& part) { return part.is_optional; }
 
 void warn_of_limit(Draft& draft, Span span, const std::string& owner, std::string_view reason) {
@@ -125,6 +132,9 @@ void count_memory(Draft& draft) {
                                            has_frozen_weights ? without : tenants);
     if (!parts.ok()) continue;  // check_models() reports a model that cannot be read
     resource.memory = std::move(parts).value();
+    if (keeps_waiting_cuts(draft, resource))
+      resource.memory.push_back({"saved states that wait for checkpoints",
+                                 static_cast<double>(kWaitingCutsBytesMax), Sharing::kProcess});
     // No version ever replaces its weights, so it never makes the second set.
     if (has_frozen_weights) std::erase_if(resource.memory, is_optional_part);
   }

@@ -453,7 +453,14 @@ TEST(Rules, AProcessKeepsAtMostMemoryMax) {
   ASSERT_NE(unlimited.plan, nullptr) << findings(unlimited);
   double bytes = -3'000'000;  // the base is held once
   for (const auto& resource : unlimited.plan->resources) bytes += sum_of(resource.memory);
-  EXPECT_EQ(bytes, 3'000'000 + 512 * 4096 + 108'000) << "base, blocks, adapters of both tenants";
+  EXPECT_EQ(bytes, 3'000'000 + 512 * 4096 + 108'000 + static_cast<double>(kWaitingCutsBytesMax))
+      << "base, blocks, adapters of both tenants, saved states that wait for their checkpoints";
+  const auto unrecorded = with_limit(0, "[trace]\nlevel = \"off\"\n");
+  ASSERT_NE(unrecorded.plan, nullptr) << findings(unrecorded);
+  double bytes_unrecorded = -3'000'000;
+  for (const auto& resource : unrecorded.plan->resources)
+    bytes_unrecorded += sum_of(resource.memory);
+  EXPECT_EQ(bytes_unrecorded, bytes - static_cast<double>(kWaitingCutsBytesMax));
   const auto limit = static_cast<int64_t>(bytes);
   EXPECT_EQ(findings(with_limit(limit)), "");
   const std::string seen = findings(with_limit(limit - 1));
