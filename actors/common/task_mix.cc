@@ -6,12 +6,22 @@
 #include "actors/messages/rollout.h"
 
 namespace primerl {
+namespace {
+
+void divide_by_common_divisor(std::vector<int64_t>& weights) {
+  int64_t divisor = 0;
+  for (const int64_t weight : weights) divisor = std::gcd(divisor, weight);
+  for (int64_t& weight : weights) weight /= divisor;
+}
+
+/// "one environment", or the list as JSON.
+std::string mix_text(const Json* mix) { return mix == nullptr ? "one environment" : mix->dump(); }
+
+}  // namespace
 
 TaskMix::TaskMix(std::vector<int64_t> weights, uint64_t seed) : weights_(std::move(weights)) {
   CHECK(!weights_.empty(), "a tenant has an environment");
-  int64_t divisor = 0;
-  for (const int64_t weight : weights_) divisor = std::gcd(divisor, weight);
-  for (int64_t& weight : weights_) weight /= divisor;
+  divide_by_common_divisor(weights_);
   const int64_t cycle = std::accumulate(weights_.begin(), weights_.end(), int64_t{0});
   const auto count = static_cast<int64_t>(weights_.size());
   // Tijdeman: of the environments that may get the next task, the one whose deadline is first.
@@ -48,6 +58,34 @@ std::vector<int64_t> weights_of(const Tenant& tenant) {
   for (size_t i = 0; i < tenant.num_environments(); ++i)
     weights.push_back(tenant.in_environment(i).weight);
   return weights;
+}
+
+Json mix_json(const Tenant& tenant) {
+  std::vector<int64_t> weights = weights_of(tenant);
+  divide_by_common_divisor(weights);
+  Json mix = Json::array();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    Json environment = Json::array();
+    environment.push_back(tenant.in_environment(i).environment_label());
+    environment.push_back(weights[i]);
+    mix.push_back(std::move(environment));
+  }
+  return mix;
+}
+
+Status check_mix(const Tenant& tenant, const Json& manifest) {
+  const Json* const saved = manifest.find(kMixOfCheckpoint);
+  const Json mix = mix_json(tenant);
+  const Json* const now = tenant.mix.empty() ? nullptr : &mix;
+  if (mix_text(saved) == mix_text(now)) return ok();
+  return error(Code::kInvalid,
+               "the checkpoint of tenant '{}' was made with other environments, so the groups that "
+               "it has consumed would be other tasks",
+               tenant.name)
+      .note(fmt::format("the checkpoint has {}, the graph {}", mix_text(saved), mix_text(now)))
+      .note(
+          "resume with its environments in their order and with their weights, or begin a new run "
+          "whose model is the 'weights' folder of the checkpoint");
 }
 
 EvaluationRow evaluation_row_of(const Tenant& tenant, uint64_t ordinal) {

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/json.h"
+#include "graph/base/result.h"
 #include "graph/tenant.h"
 
 namespace primerl {
@@ -46,6 +48,14 @@ class TaskMix {
 
 /// The weights of the tenant's environments.
 std::vector<int64_t> weights_of(const Tenant& tenant);
+
+/// The key of a manifest with the environments of a mix: [["sums", 2], ["words", 1]], weights
+/// without their common divisor. A tenant with one environment has none.
+inline constexpr std::string_view kMixOfCheckpoint = "environments";
+Json mix_json(const Tenant& tenant);
+/// Refuses a checkpoint (`manifest`: the trainer's part) that was made with another mix: its
+/// ordinals would stand for other tasks.
+Status check_mix(const Tenant& tenant, const Json& manifest);
 
 /// A row of an evaluation: the rows of the environments follow each other.
 struct EvaluationRow {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/common/curriculum.h"
+#include "actors/common/task_mix.h"
 #include "actors/trainer/trainer.h"
 #include "graph/base/suggest.h"
 
@@ -17,6 +18,7 @@ constexpr Duration kLookAgain = Duration::seconds(1);
 }  // namespace
 
 Status Trainer::resume(const ResumePoint& point) {
+  RETURN_IF_ERROR(check_mix(tenant(), point.manifest));
   RETURN_IF_ERROR(learner_->load(tenant_, point.folder));
   const Json* consumed = point.manifest.find("consumed");
   if (consumed == nullptr)
@@ -118,6 +120,7 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
                    .set("version", version_.value)
                    .set("resumes", num_resumes_)
                    .set("consumed", consumed_.to_json());
+  if (!tenant.mix.empty()) state.set(kMixOfCheckpoint, mix_json(tenant));
   if (score_) state.set("score", *score_);
   if (!rows_.empty()) state.set(kCurricula, curricula_json(rows_, tenant));
   return state;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "actors/common/task_mix.h"
 #include "graph/base/counted.h"
 #include "runtime/control/changed_values.h"
 #include "runtime/monitor/metrics_log.h"
@@ -33,6 +34,13 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
         fmt::format("or go back with --from-checkpoint, to what step {} had left behind",
                     choice.points[slot].step));
   }
+  return ok();
+}
+
+Status check_environments(const Plan& plan, const ResumeChoice& choice) {
+  for (size_t slot = 0; slot < choice.points.size() && slot < plan.tenants.size(); ++slot)
+    if (choice.points[slot].manifest.is_object())
+      RETURN_IF_ERROR(check_mix(plan.tenants[slot], choice.points[slot].manifest));
   return ok();
 }
 

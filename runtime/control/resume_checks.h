@@ -1,4 +1,5 @@
-/// Whether steps are left for a resumed run, and whether its record already has its last one.
+/// Whether a checkpoint fits the graph, whether steps are left for a resumed run, and whether its
+/// record already has its last one.
 #pragma once
 
 #include <map>
@@ -11,6 +12,9 @@ namespace primerl {
 /// A record is followed to its end, so `max_steps` must lie beyond it. With unchanged options it
 /// does.
 Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice);
+
+/// The checkpoints were made with the environments that the tenants have now.
+Status check_environments(const Plan& plan, const ResumeChoice& choice);
 
 /// A tenant has steps left. A tenant without steps left is done when the run begins.
 Status check_steps_left(const Plan& plan, const ResumeChoice& choice);

@@ -347,6 +347,7 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
                      read_checkpoint(fs::canonical(resume, fault), CheckpointDepth::kContents));
     choice.points.push_back(std::move(point));
   }
+  RETURN_IF_ERROR(check_environments(plan, choice));
   if (!choice.follow.record.empty()) return check_recorded_steps(plan, choice);
   if (choice.points.empty()) return ok();  // nothing was done yet: all steps are left
   return check_steps_left(plan, choice);

@@ -14,6 +14,7 @@ namespace primerl {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// The environments of the first `count` tasks.
 std::vector<uint32_t> drawn(const TaskMix& mix, uint64_t count) {
@@ -102,6 +103,46 @@ TEST(TaskMix, RowsOfAnEvaluationFollowEachOtherByEnvironment) {
   }
   EXPECT_THAT(rows, ElementsAre(std::pair(0U, 0U), std::pair(0U, 1U), std::pair(2U, 0U),
                                 std::pair(2U, 1U), std::pair(2U, 2U)));
+}
+
+/// "sums" and "words" with these weights; empty: one environment.
+Tenant mix_of(const std::vector<std::pair<std::string, int64_t>>& environments) {
+  Tenant tenant;
+  tenant.name = "main";
+  for (const auto& [label, weight] : environments) {
+    auto own = std::make_shared<Tenant>();
+    own->label = label;
+    own->weight = weight;
+    tenant.mix.push_back(std::move(own));
+  }
+  return tenant;
+}
+
+Json checkpoint_of(const Tenant& tenant) {
+  Json manifest = Json::object();
+  if (!tenant.mix.empty()) manifest.set(kMixOfCheckpoint, mix_json(tenant));
+  return manifest;
+}
+
+TEST(TaskMix, ACheckpointOfTheSameTasksIsAccepted) {
+  const Json manifest = checkpoint_of(mix_of({{"sums", 4}, {"words", 2}}));
+  EXPECT_EQ(manifest.find(kMixOfCheckpoint)->dump(), R"([["sums",2],["words",1]])");
+  EXPECT_TRUE(check_mix(mix_of({{"sums", 2}, {"words", 1}}), manifest).ok());
+  EXPECT_TRUE(check_mix(mix_of({}), Json::object()).ok());
+}
+
+TEST(TaskMix, ACheckpointOfOtherTasksIsRefusedByName) {
+  const Json manifest = checkpoint_of(mix_of({{"sums", 2}, {"words", 1}}));
+  for (const auto& other :
+       {mix_of({{"words", 1}, {"sums", 2}}), mix_of({{"sums", 2}, {"words", 2}}),
+        mix_of({{"sums", 2}, {"word", 1}}), mix_of({{"sums", 2}}), mix_of({})})
+    EXPECT_FALSE(check_mix(other, manifest).ok());
+  const Status refused = check_mix(mix_of({{"words", 1}, {"sums", 2}}), manifest);
+  EXPECT_THAT(refused.error().text(), HasSubstr("tenant 'main' was made with other environments"));
+  EXPECT_THAT(refused.error().text(),
+              HasSubstr(R"([["sums",2],["words",1]], the graph [["words",1])"));
+  const Status one = check_mix(mix_of({{"sums", 2}}), Json::object());
+  EXPECT_THAT(one.error().text(), HasSubstr("the checkpoint has one environment"));
 }
 
 }  // namespace

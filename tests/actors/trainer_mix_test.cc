@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/common/task_mix.h"
 #include "tests/actors/trainer_story.h"
 
 namespace primerl {
@@ -216,6 +217,7 @@ TEST_F(TrainerWithACurriculum, ContinuesFromACheckpointWithTheRowsThatReturned) 
   point.manifest = Json::object()
                        .set("consumed", OrdinalSet().to_json())
                        .set("resumes", int64_t{0})
+                       .set(kMixOfCheckpoint, mix_json(tenant))
                        .set(kCurricula, curricula_json({{1, rows}}, tenant));
   trainer.set_resume_point(TenantSlot(0), point);
   start();
