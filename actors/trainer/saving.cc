@@ -37,12 +37,12 @@ Status Trainer::checkpoint() {
   const int64_t step = version_.value;
   RunFiles& files = services().files();
   ASSIGN_OR_RETURN(const auto folder, files.begin_checkpoint(tenant_, step));
-  LearnerSave save{tenant_, folder, services().now(), nullptr};
+  LearnerSave save{tenant_, folder, services().now(), nullptr, options_.save_max};
   save.commit = [&files, tenant = tenant_, step, state = checkpoint_state(tenant())] {
     return files.commit_checkpoint(tenant, step, state);
   };
   RETURN_IF_ERROR(learner_->begin_save(std::move(save)));
-  save_ = OpenSave{step, services().now(), false};
+  save_ = OpenSave{step, false};
   look_for_save();
   if (save_) services().set_timer("save", kLookAgain);
   return ok();
@@ -51,16 +51,15 @@ Status Trainer::checkpoint() {
 void Trainer::look_for_save() {
   if (!save_) return;
   const auto ended = learner_->end_of_save(tenant_, services().now());
-  const Duration lasts = services().now() - save_->began;
-  if (!ended && lasts < options_.save_max) return;
+  if (!ended) return;
   const int64_t step = std::exchange(save_, std::nullopt)->step;
   services().cancel_timer("save");
-  if (!ended)
-    return give_up(error(Code::kDeadline, "the checkpoint of step {} was not written within {}",
-                         step, to_string(options_.save_max))
-                       .note("save_max of the trainer node is the limit"));
-  if (!ended->ok())
-    return give_up(Error(ended->error()).while_doing(fmt::format("checkpoint of step {}", step)));
+  if (!ended->ok()) {
+    Error fault = Error(ended->error()).while_doing(fmt::format("checkpoint of step {}", step));
+    if (fault.code() == Code::kDeadline)
+      (void)std::move(fault).note("save_max of the trainer node is the limit");
+    return give_up(std::move(fault));
+  }
   checkpointed_ = step;
 }
 

@@ -51,7 +51,7 @@ struct TrainerOptions {
   std::string weights;
   int64_t skipped_max = 10;        // steps in a row
   int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end without training
-  Duration save_max = Duration::seconds(1800);  // from the copy of a checkpoint to its commit
+  Duration save_max = Duration::seconds(1800);  // longest time of writing a checkpoint
   OwnObjectives objectives = {};                // of plugins; not an option
 };
 
@@ -109,12 +109,11 @@ class Trainer final : public Actor {
   /// A checkpoint that is being written.
   struct OpenSave {
     int64_t step = 0;
-    Time began;
     bool is_awaited = false;  // the next one is due, which has been counted
 
     template <class F>
     static void fields(F& f) {
-      f("step", &OpenSave::step)("began", &OpenSave::began)("is_awaited", &OpenSave::is_awaited);
+      f("step", &OpenSave::step)("is_awaited", &OpenSave::is_awaited);
     }
   };
 

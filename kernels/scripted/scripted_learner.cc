@@ -138,6 +138,7 @@ class ScriptedLearner final : public Learner {
   struct Saving {
     LearnerSave save;
     Image image;
+    SaveLimit limit;
   };
 
   /// A step in progress.
@@ -164,6 +165,7 @@ class ScriptedLearner final : public Learner {
     if (tenant.index() < of.size()) return of[tenant.index()];
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
   }
+  static Status finish(const Saving& saving);
   Result<Stepping> begin_step(const TrainBatch& batch);
   Status check_client(const LossBatch& batch) const;
   /// The next micro-batch: samples from `first` on.
@@ -383,18 +385,24 @@ Status ScriptedLearner::begin_save(LearnerSave save) {
   if (options_.save_time == Duration()) return Learner::begin_save(std::move(save));
   const TenantSlot tenant = save.tenant;
   RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
-  saving_.erase(tenant);
-  saving_.emplace(tenant, Saving{std::move(save), Image(options_, trained_of(tenant))});
+  // An earlier save is complete before the next one begins; its end is not asked for any more.
+  if (const auto earlier = saving_.extract(tenant)) (void)finish(earlier.mapped());
+  const SaveLimit limit(save.lasts_max);
+  saving_.emplace(tenant, Saving{std::move(save), Image(options_, trained_of(tenant)), limit});
   return ok();
+}
+
+Status ScriptedLearner::finish(const Saving& saving) {
+  RETURN_IF_ERROR(saving.image.write_now(saving.save.folder));
+  return saving.save.commit();
 }
 
 std::optional<Status> ScriptedLearner::end_of_save(TenantSlot tenant, Time now) {
   const auto found = saving_.find(tenant);
   if (found == saving_.end()) return Learner::end_of_save(tenant, now);
-  const Saving& saving = found->second;
-  if (now - saving.save.now < options_.save_time) return std::nullopt;
-  Status ended = saving.image.write_now(saving.save.folder);
-  if (ended.ok()) ended = saving.save.commit();
+  Saving& saving = found->second;
+  if (now - saving.save.now < options_.save_time) return saving.limit.look(now);
+  Status ended = finish(saving);
   saving_.erase(found);
   return ended;
 }

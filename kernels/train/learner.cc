@@ -89,6 +89,12 @@ int64_t Learner::next_tokens(const TrainBatch& batch) const {
   return std::max<int64_t>(num_tokens, 1);  // an empty batch also needs a work call
 }
 
+std::optional<Status> SaveLimit::look(Time now) {
+  if (!first_) first_ = now;
+  if (now - *first_ < lasts_max_) return std::nullopt;
+  return Status(error(Code::kDeadline, "it was not written within {}", to_string(lasts_max_)));
+}
+
 Status Learner::begin_save(LearnerSave save) {
   Status ended = this->save(save.tenant, save.folder);
   if (ended.ok()) ended = save.commit();

@@ -162,6 +162,20 @@ struct LearnerSave {
   std::filesystem::path folder;
   Time now;  // when it was asked for, by the run's clock
   std::function<Status()> commit;
+  Duration lasts_max = Duration::seconds(1800);  // SaveLimit
+};
+
+/// How long a save may last, counted from the first end_of_save(). It is not counted from the
+/// request: a resumed run begins the save again, long after the recorded request.
+class SaveLimit {
+ public:
+  explicit SaveLimit(Duration lasts_max) : lasts_max_(lasts_max) {}
+  /// For a save that has not ended by `now`: kDeadline once it has lasted too long.
+  std::optional<Status> look(Time now);
+
+ private:
+  Duration lasts_max_;
+  std::optional<Time> first_;
 };
 
 class Learner : public Resource, public LateAnswers {
@@ -240,7 +254,8 @@ class Learner : public Resource, public LateAnswers {
   /// the call waits for an earlier one, and forgets its end. The default saves and commits before
   /// it returns.
   virtual Status begin_save(LearnerSave save);
-  /// How the save that was begun last has ended, once; empty: it has not ended by `now`.
+  /// How the save that was begun last has ended, once; empty: it has not ended by `now`. kDeadline
+  /// if it lasts longer than `lasts_max`.
   virtual std::optional<Status> end_of_save(TenantSlot tenant, Time now);
   /// `wake` is called when end_of_save() has an end that it did not have before: never by default.
   void set_wake(std::function<void()> wake) override { (void)wake; }

@@ -90,6 +90,12 @@ class WritingLearner final : public Learner {
     std::shared_ptr<const LearnerImage> image;
   };
 
+  /// The state of a tenant's newest save.
+  struct Ending {
+    SaveLimit limit;
+    std::optional<Status> end;  // empty: not written yet
+  };
+
   void write();
   static Status written(const Writing& writing);
 
@@ -98,8 +104,8 @@ class WritingLearner final : public Learner {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<Writing> queue_;                         // at most one per tenant
-  std::map<TenantSlot, std::optional<Status>> ends_;  // empty: not written yet
+  std::deque<Writing> queue_;          // at most one per tenant
+  std::map<TenantSlot, Ending> ends_;  // until end_of_save() has returned the end
   std::function<void()> wake_;
   bool is_over_ = false;
 
@@ -112,7 +118,7 @@ Status WritingLearner::begin_save(LearnerSave save) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {
       const auto earlier = ends_.find(tenant);
-      return earlier == ends_.end() || earlier->second.has_value();
+      return earlier == ends_.end() || earlier->second.end.has_value();
     });
     ends_.erase(tenant);
   }
@@ -121,7 +127,7 @@ Status WritingLearner::begin_save(LearnerSave save) {
     return error(Code::kInternal, "a learner that makes no copy cannot be saved while it trains");
   {
     const std::lock_guard lock(mutex_);
-    ends_[tenant];
+    ends_.insert_or_assign(tenant, Ending{SaveLimit(save.lasts_max), std::nullopt});
     queue_.push_back({std::move(save), std::move(image)});
   }
   changed_.notify_all();
@@ -129,13 +135,14 @@ Status WritingLearner::begin_save(LearnerSave save) {
   return ok();
 }
 
-std::optional<Status> WritingLearner::end_of_save(TenantSlot tenant, Time /*now*/) {
+std::optional<Status> WritingLearner::end_of_save(TenantSlot tenant, Time now) {
   const std::lock_guard lock(mutex_);
   const auto found = ends_.find(tenant);
   if (found == ends_.end())
     return error(Code::kInternal, "the learner was not asked to save tenant {}", tenant);
-  std::optional<Status> end = found->second;
-  if (end) ends_.erase(found);
+  std::optional<Status> end = found->second.end;
+  if (!end) return found->second.limit.look(now);
+  ends_.erase(found);
   return end;
 }
 
@@ -170,7 +177,8 @@ void WritingLearner::write() {
     std::function<void()> wake;
     {
       const std::lock_guard lock(mutex_);
-      ends_[next.save.tenant] = std::move(end);
+      if (const auto found = ends_.find(next.save.tenant); found != ends_.end())
+        found->second.end = std::move(end);
       wake = wake_;
     }
     changed_.notify_all();

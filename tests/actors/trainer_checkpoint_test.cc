@@ -152,14 +152,18 @@ class LateLearner final : public testing::FakeLearner {
     open = std::move(save);
     return ok();
   }
-  std::optional<Status> end_of_save(TenantSlot, Time) override {
+  std::optional<Status> end_of_save(TenantSlot, Time now) override {
+    if (!limit) limit.emplace(open.lasts_max);
     auto ended = std::exchange(end, std::nullopt);
-    return ended && ended->ok() ? open.commit() : ended;
+    if (!ended) return limit->look(now);
+    limit.reset();
+    return ended->ok() ? open.commit() : ended;
   }
 
   std::vector<std::string> begun;
   LearnerSave open;
   std::optional<Status> end;
+  std::optional<SaveLimit> limit;
 };
 
 struct LateStory : CheckpointStory {
@@ -289,7 +293,7 @@ TEST_F(LateStory, GivesUpAfterSaveMaxAndNotBefore) {
   ASSERT_TRUE(trainer.run_work().ok());
   EXPECT_TRUE(trainer.stops_on_error());
   EXPECT_THAT(trainer.run_work().error().message(),
-              HasSubstr("the checkpoint of step 2 was not written within"));
+              HasSubstr("checkpoint of step 2: it was not written within 30min"));
 }
 
 struct RequestStory : LateStory {

@@ -195,6 +195,20 @@ TEST_F(ASaveInARecord, IsWrittenAgainAndEndsInTheResumedRun) {
   EXPECT_EQ(num_commits_, 1);
 }
 
+// The recorded run ended because of save_max, so its record ends just before it.
+TEST_F(ASaveInARecord, HasTheWholeSaveMaxAgainInTheResumedRun) {
+  options_.save_time = Duration::seconds(1 << 20);
+  const auto learner = follow();
+  begin(*learner);
+  for (const int64_t seconds : {0, 5}) look(*learner, seconds);
+  is_live_ = true;
+  const int64_t limit = static_cast<int64_t>(LearnerSave().lasts_max.to_seconds());
+  look(*learner, limit - 1);
+  look(*learner, 2 * limit - 2);
+  EXPECT_EQ(learner->end_of_save(TenantSlot(0), at(2 * limit - 1))->error().code(),
+            Code::kDeadline);
+}
+
 TEST_F(ASaveInARecord, ThatACutHasAsOpenWasCommitted) {
   const auto learner = follow();
   is_live_ = true;

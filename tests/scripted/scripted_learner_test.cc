@@ -113,6 +113,26 @@ TEST(ScriptedLearner, ForgetsAStepThatItsTenantLeft) {
   EXPECT_EQ(weights(*learner), weights(*whole));
 }
 
+TEST(ScriptedLearner, CompletesASaveBeforeTheNextOneOfTheTenant) {
+  const ScratchFolder scratch;
+  ScriptedLearnerOptions options;
+  options.save_time = Duration::seconds(10);
+  const auto learner = make_scripted_learner(options).value();
+  std::vector<std::string> commits;
+  for (const std::string name : {"a", "b"})
+    ASSERT_TRUE(learner
+                    ->begin_save({TenantSlot(0), scratch.path() / name, Time(),
+                                  [&commits, name] {
+                                    commits.push_back(name);
+                                    return ok();
+                                  }})
+                    .ok());
+  EXPECT_EQ(commits, std::vector<std::string>{"a"});
+  EXPECT_TRUE(std::filesystem::exists(scratch.path() / "a" / "learner" / "state.json"));
+  EXPECT_TRUE(learner->end_of_save(TenantSlot(0), Time() + options.save_time)->ok());
+  EXPECT_EQ(commits, (std::vector<std::string>{"a", "b"}));
+}
+
 TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
   const auto folder = new_scratch_folder();
   auto learner = *make_scripted_learner({});

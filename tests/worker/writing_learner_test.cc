@@ -206,6 +206,20 @@ TEST_F(AWritingLearner, AnswersWithTheErrorOfTheDisk) {
   EXPECT_TRUE(end_of(kOne).ok()) << "the writer continues";
 }
 
+// A resumed run begins a save again, long after the recorded request.
+TEST_F(AWritingLearner, LimitsASaveFromTheFirstQuestionOn) {
+  LearnerSave save = to("a");
+  save.lasts_max = Duration::seconds(5);
+  ASSERT_TRUE(learner->begin_save(std::move(save)).ok());
+  const Time first = Time() + Duration::seconds(1000);
+  EXPECT_FALSE(learner->end_of_save(kOne, first).has_value());
+  EXPECT_FALSE(learner->end_of_save(kOne, first + Duration::nanoseconds(4'999'999'999)));
+  const auto late = learner->end_of_save(kOne, first + Duration::seconds(5));
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->error().code(), Code::kDeadline);
+  let("a");
+}
+
 TEST_F(AWritingLearner, BeginsNothingWithoutACopy) {
   const Status begun = learner->begin_save(to("a", TenantSlot(9)));
   EXPECT_EQ(begun.error().text(), "no memory for a copy");
