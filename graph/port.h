@@ -56,6 +56,9 @@ class OutputSink {
   /// How many messages still fit before the edge to `target` is full; without a target, the largest
   /// number over all edges.
   virtual int64_t room(uint32_t output, InstanceId target) const = 0;
+  /// The answer of room() when the receiver has handled or overwritten everything that was sent to
+  /// `target`.
+  virtual int64_t capacity(uint32_t output, InstanceId target) const = 0;
   /// Live instances that this output can reach, in instance order; if a tenant is given, only its
   /// own.
   virtual std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const = 0;
@@ -69,6 +72,12 @@ class OutBase {
     output_ = output;
   }
   int64_t room(InstanceId target = {}) const { return sink().room(output_, target); }
+  /// Whether every live target has handled or overwritten all that was sent to it.
+  bool has_arrived() const {
+    for (const InstanceId target : targets())
+      if (room(target) < sink().capacity(output_, target)) return false;
+    return true;
+  }
   std::span<const InstanceId> targets(TenantSlot tenant = {}) const {
     return sink().targets(output_, tenant);
   }

@@ -53,6 +53,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   PolicyApplied answer;
   answer.version = coming.version;
   answer.engine = services().self();
+  bool has_changed = false;
   auto snapshot = weights_->fetch(key, coming.version);
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound &&
       weights_->newest(key) > coming.version) {
@@ -65,6 +66,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
     if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
     if (num_tensors.ok()) {
       answer.num_tensors = **num_tensors;
+      has_changed = answer.version > applied_.of(key);
       CHECK(applied_.raise(key, answer.version), "an engine with more keys than allowed");
     } else {
       answer.fault = num_tensors.error().text();
@@ -76,7 +78,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   coming_.erase(key);
   // The load is sent before the answer, so the router knows that this engine has the version before
   // a group opens under it.
-  send_load(engine_->state());
+  send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt);
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;
 }
@@ -88,7 +90,9 @@ Result<std::optional<uint64_t>> EngineUser::apply(
   return std::optional(num_tensors);
 }
 
-void EngineUser::send_load(const EngineState& state) {
+/// A newer load overwrites an older one that has not arrived. So a load repeats the versions of the
+/// last one, unless that one has arrived.
+void EngineUser::send_load(const EngineState& state, std::optional<WeightsKey> changed) {
   EngineLoad load;
   load.engine = services().self();
   load.num_running = state.num_running;
@@ -96,10 +100,15 @@ void EngineUser::send_load(const EngineState& state) {
   load.num_blocks = state.num_blocks;
   load.num_completed = state.num_completed;
   load.num_failed = state.num_failed;
-  load.applied = applied_;
   fill(load, state);
-  if (sent_load_ && sent_load_->applied == load.applied && !has_changed(*sent_load_, load)) return;
+  if (sent_load_ && !changed && !has_changed(*sent_load_, load)) return;
   if (load_tenant_.is_none()) return;
+  if (!sent_load_)
+    load.applied = applied_;
+  else if (!sent_load_->applied.empty() && !load_.has_arrived())
+    load.applied = sent_load_->applied;
+  if (changed)
+    CHECK(load.applied.raise(*changed, applied_.of(*changed)), "a load with too many keys");
   sent_load_ = load;
   load_.send(std::move(load), for_tenant(load_tenant_));
 }

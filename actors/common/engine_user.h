@@ -43,7 +43,7 @@ class EngineUser : public Actor {
   Status take_weights();
   /// Sends a new EngineLoad when it differs from the last one. The derived actor fills in its own
   /// counts.
-  void send_load(const EngineState& state);
+  void send_load(const EngineState& state) { send_load(state, std::nullopt); }
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool has_changed(const EngineLoad& told, const EngineLoad& now) const = 0;
   /// The members that handlers change here, for the contract of the derived actor.
@@ -75,6 +75,9 @@ class EngineUser : public Actor {
   std::optional<Duration> take(WeightsKey key);
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
+
+  /// `changed`: a key whose version was applied since the last load.
+  void send_load(const EngineState& state, std::optional<WeightsKey> changed);
 
   WeightChannel* weights_ = nullptr;  // null: the engine is frozen
   TenantSlot load_tenant_;            // any tenant: a load concerns all of them

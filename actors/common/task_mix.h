@@ -54,7 +54,7 @@ std::vector<int64_t> weights_of(const Tenant& tenant);
 inline constexpr std::string_view kMixOfCheckpoint = "environments";
 Json mix_json(const Tenant& tenant);
 /// Refuses a checkpoint (`manifest`: the trainer's part) that was made with another mix: its
-/// ordinals would stand for other tasks.
+/// ordinals would be other tasks.
 Status check_mix(const Tenant& tenant, const Json& manifest);
 
 /// A row of an evaluation: the rows of the environments follow each other.

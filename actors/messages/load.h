@@ -13,7 +13,7 @@ namespace primerl {
 /// Running totals and current counts. Only the newest message matters.
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   InstanceId engine;          // the prefill or decode instance that sends this
   uint64_t num_finished = 0;  // requests that ended here since the start; open requests = sent -
@@ -31,8 +31,10 @@ struct EngineLoad {
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  VersionsByKey applied;  // the router uses an engine for a key once it has applied the live
-                          // version
+  /// Versions that the engine applied and that the router may not know yet. The first load of a
+  /// connection has all of them; later ones those that changed since the last load that arrived.
+  /// The router uses an engine for a key once it has applied the live version.
+  VersionsByKey applied;
 
   template <class F>
   static void fields(F& f) {

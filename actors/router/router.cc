@@ -266,12 +266,13 @@ Status Router::on_load(const EngineLoad& load) {
   record.num_room = load.num_room;
   record.num_free_blocks = load.num_free_blocks;
   record.num_blocks = load.num_blocks;
-  in_use_is_stale_ = in_use_is_stale_ || is_new || record.is_down || load.applied != record.applied;
+  in_use_is_stale_ = in_use_is_stale_ || is_new || record.is_down;
   log_breaker_change(record.breaker.take(load.num_completed, load.num_failed, services().now()),
                      load);
   record.is_down = false;
   for (const auto& [key, version] : load.applied.list()) {
     if (version <= record.applied.of(key)) continue;
+    in_use_is_stale_ = true;
     if (record.applied.set(key, version)) record.behind.erase(key);
   }
   arm(release_held());

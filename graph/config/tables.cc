@@ -297,7 +297,7 @@ const OptionSet& graph_options() {
                  "shared libraries with your own actors, environments, rewards and routing "
                  "policies; paths are relative to this file")
           .field("seed", &G::seed, at_least(0), "seed of all random numbers")
-          .field("tenants_max", &G::tenants_max, between(0, 1024) | unit("tenants"),
+          .field("tenants_max", &G::tenants_max, between(0, 8192) | unit("tenants"),
                  "most tenants that the graph may have; 0 is no limit")
           .field("pool_threads", &G::pool_threads, between(0, 1024) | unit("threads"),
                  "threads of the actor pool; 0 is 1 on machines of up to 4 cores, else a quarter")

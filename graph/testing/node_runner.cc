@@ -31,6 +31,7 @@ class NodeRunnerCore::World final : public Services,
         sent_(contract_.outputs.size()),
         targets_(contract_.outputs.size(), {InstanceId(900)}),
         rooms_(contract_.outputs.size(), kUnlimitedRoom),
+        capacities_(contract_.outputs.size(), kUnlimitedRoom),
         step_emissions_(contract_.outputs.size(), 0),
         waiting_(contract_.inputs.size()),
         paused_(contract_.inputs.size(), false) {
@@ -148,6 +149,7 @@ class NodeRunnerCore::World final : public Services,
   int64_t room(uint32_t output, InstanceId) const override {
     return std::max<int64_t>(rooms_[output] - step_emissions_[output], 0);
   }
+  int64_t capacity(uint32_t output, InstanceId) const override { return capacities_[output]; }
   std::span<const InstanceId> targets(uint32_t output, TenantSlot) const override {
     return targets_[output];
   }
@@ -291,6 +293,7 @@ class NodeRunnerCore::World final : public Services,
   std::vector<std::vector<Emission>> sent_;
   std::vector<std::vector<InstanceId>> targets_;
   std::vector<int64_t> rooms_;
+  const std::vector<int64_t> capacities_;
   std::vector<int64_t> step_emissions_;
   std::vector<std::deque<std::pair<Payload, Given>>> waiting_;
   std::vector<bool> paused_;

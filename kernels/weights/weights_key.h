@@ -50,7 +50,7 @@ std::string to_string(WeightsKey key);               // "tenant 1", "adapter 2 o
 std::string to_string(const KeyedVersion& version);  // "version 3 of tenant 1"
 
 /// Most keys of one engine or channel: the most tenants that a graph may have.
-inline constexpr size_t kWeightsKeysMax = 1024;
+inline constexpr size_t kWeightsKeysMax = 8192;
 
 /// One version for each of at most kWeightsKeysMax keys.
 class VersionsByKey {

@@ -280,6 +280,16 @@ int64_t Flow::room(uint32_t actor, uint32_t output, InstanceId target) const {
   return most;
 }
 
+int64_t Flow::capacity(uint32_t actor, uint32_t output, InstanceId target) const {
+  int64_t most = 0;
+  for (const uint32_t index : outputs[actor][output].links) {
+    const OutLink& out = links[index];
+    if (out.is_live && (target.is_none() || out.link->target == target))
+      most = std::max(most, out.link->capacity);
+  }
+  return most;
+}
+
 std::span<const InstanceId> Flow::targets(uint32_t actor, uint32_t output,
                                           TenantSlot tenant) const {
   const auto& by_slot = outputs[actor][output].targets;

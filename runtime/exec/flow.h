@@ -107,6 +107,8 @@ class Flow {
   bool has_outbox() const { return num_in_outboxes_ > 0; }
 
   int64_t room(uint32_t actor, uint32_t output, InstanceId target) const;
+  /// room() without unsettled messages.
+  int64_t capacity(uint32_t actor, uint32_t output, InstanceId target) const;
   std::span<const InstanceId> targets(uint32_t actor, uint32_t output, TenantSlot tenant) const;
 
   std::vector<OutLink> links;                    // index = WiredLink::out_index

@@ -270,6 +270,10 @@ int64_t Running::room(uint32_t output, InstanceId target) const {
   return answer;
 }
 
+int64_t Running::capacity(uint32_t output, InstanceId target) const {
+  return common_->flow->capacity(index_, output, target);
+}
+
 std::span<const InstanceId> Running::targets(uint32_t output, TenantSlot tenant) const {
   return common_->flow->targets(index_, output, tenant);
 }

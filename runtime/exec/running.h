@@ -149,6 +149,7 @@ class Running final : public Services, public OutputSink, public Resources {
   // OutputSink
   void emit(uint32_t output, Payload payload, const SendOptions& options) override;
   int64_t room(uint32_t output, InstanceId target) const override;
+  int64_t capacity(uint32_t output, InstanceId target) const override;
   std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const override;
 
  private:

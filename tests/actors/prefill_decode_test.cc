@@ -27,6 +27,15 @@ GenerateRequest a_request(uint64_t request) {
 }
 
 /// Prefill and Decode of one actor group: they share an engine and a weight channel.
+/// The versions that a router knows after these loads.
+VersionsByKey told_by(const std::vector<EngineLoad>& loads) {
+  VersionsByKey known;
+  for (const EngineLoad& load : loads)
+    for (const auto& [key, version] : load.applied.list())
+      CHECK(known.raise(key, version), "too many keys");
+  return known;
+}
+
 struct EngineStory : ::testing::Test {
   EngineStory() : weights(make_memory_channel()) {
     for (NodeRunnerCore* node :
@@ -296,10 +305,75 @@ TEST_F(EngineStory, EqualVersionsOfTwoTenantsAreBothAppliedAndTold) {
     EXPECT_EQ(decode.sent<PolicyApplied>("applied").back().num_tensors, 0U);
     EXPECT_EQ(decode.emissions("applied").back().options.tenant, tenant);
   }
-  for (const auto& load :
-       {prefill.sent<EngineLoad>("load").back(), decode.sent<EngineLoad>("load").back()})
-    for (const uint32_t slot : {0U, 1U})
-      EXPECT_EQ(load.applied.of({TenantSlot(slot)}), PolicyVersion(3));
+  for (const auto& told :
+       {told_by(prefill.sent<EngineLoad>("load")), told_by(decode.sent<EngineLoad>("load"))})
+    for (const uint32_t slot : {0U, 1U}) EXPECT_EQ(told.of({TenantSlot(slot)}), PolicyVersion(3));
+}
+
+struct LoadStory : EngineStory {
+  LoadStory() { prefill.set_targets("load", {InstanceId(7)}); }
+  void apply(int64_t version, TenantSlot tenant) {
+    publish(version, tenant);
+    ASSERT_TRUE(
+        prefill.give("update", PolicyUpdate{PolicyVersion(version)}, {.tenant = tenant}).ok());
+  }
+  /// The keys of the newest load, by tenant.
+  std::vector<uint32_t> told() {
+    std::vector<uint32_t> tenants;
+    const EngineLoad load = prefill.sent<EngineLoad>("load").back();
+    for (const auto& each : load.applied.list()) tenants.push_back(each.key.tenant.value);
+    return tenants;
+  }
+  static constexpr TenantSlot kA{0}, kB{1};
+};
+
+TEST_F(LoadStory, ALoadHasOnlyTheVersionsThatChangedSinceTheOneThatArrived) {
+  apply(0, kA);
+  EXPECT_THAT(told(), ElementsAre(0));
+  apply(0, kB);
+  EXPECT_THAT(told(), ElementsAre(1));
+  ask(1);
+  ASSERT_TRUE(prefill.run_work().ok());
+  EXPECT_THAT(told(), IsEmpty()) << "only counts have changed";
+  apply(1, kA);
+  EXPECT_THAT(told(), ElementsAre(0));
+}
+
+TEST_F(LoadStory, ALoadThatMayBeOverwrittenIsRepeatedByTheNext) {
+  apply(0, kA);
+  prefill.set_room("load", 1);  // it has not arrived
+  apply(0, kB);
+  EXPECT_THAT(told(), ElementsAre(0, 1));
+  apply(1, kB);
+  EXPECT_THAT(told(), ElementsAre(0, 1));
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().applied.of({kB}), PolicyVersion(1));
+  prefill.set_room("load", INT64_MAX);
+  apply(1, kA);
+  EXPECT_THAT(told(), ElementsAre(0));
+}
+
+TEST_F(LoadStory, TheFirstLoadOfARouterHasAllVersions) {
+  apply(0, kA);
+  apply(0, kB);
+  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, InstanceId(7)}).ok());
+  EXPECT_THAT(told(), ElementsAre(0, 1));
+}
+
+TEST_F(LoadStory, HasAsManyVersionsAsAnEngineMayHave) {
+  ASSERT_EQ(kWeightsKeysMax, 8192U);
+  ASSERT_TRUE(prefill.run_work().ok());
+  for (uint32_t slot = 0; slot < kWeightsKeysMax; ++slot) {
+    apply(0, TenantSlot(slot));
+    ASSERT_THAT(told(), ElementsAre(slot));
+    prefill.forget_sent();
+  }
+  ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, InstanceId(7)}).ok());
+  const auto whole = prefill.sent<EngineLoad>("load").back();
+  EXPECT_EQ(whole.applied.list().size(), kWeightsKeysMax);
+  const WeightsKey one_more{TenantSlot(static_cast<uint32_t>(kWeightsKeysMax))};
+  WeightSnapshot snapshot;
+  snapshot.version = PolicyVersion(0);
+  EXPECT_EQ(weights->publish(with_key(snapshot, one_more)).error().code(), Code::kExhausted);
 }
 
 TEST_F(EngineStory, ARetiredVersionIsReplacedByTheNewest) {
@@ -465,7 +539,7 @@ TEST_F(SlowWeightsStory, AnUpdateOfOneTenantReplacesNoneOfAnotherAndWaitsForNone
   ASSERT_THAT(prefill.emissions("applied"), SizeIs(2));
   EXPECT_EQ(prefill.emissions("applied")[1].options.tenant, rollout.tenant);
   EXPECT_FALSE(prefill.timer("weights").has_value());
-  const auto applied = prefill.sent<EngineLoad>("load").back().applied;
+  const auto applied = told_by(prefill.sent<EngineLoad>("load"));
   EXPECT_EQ(applied.of({other.tenant}), PolicyVersion(3));
   EXPECT_EQ(applied.of({rollout.tenant}), PolicyVersion(3));
 }

@@ -293,7 +293,7 @@ TEST_F(LateStory, GivesUpAfterSaveMaxAndNotBefore) {
   ASSERT_TRUE(trainer.run_work().ok());
   EXPECT_TRUE(trainer.stops_on_error());
   EXPECT_THAT(trainer.run_work().error().message(),
-              HasSubstr("checkpoint of step 2: it was not written within 30min"));
+              HasSubstr("checkpoint of step 2: it was not written within 30m"));
 }
 
 struct RequestStory : LateStory {
