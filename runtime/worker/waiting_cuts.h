@@ -5,8 +5,8 @@
 /// cut, and newer if the tenant had open gradients, which no checkpoint has. The oldest waiting cut
 /// is kept until then. If it has waited for `trace.cut_every`, tenants that have not passed it are
 /// asked for a checkpoint, at most kAskedMax at once. Those that do not begin one are asked again
-/// after `trace.cut_every`. All tenants that were asked also pass the cuts that were made before,
-/// and the newest of these is written.
+/// after `trace.cut_every`. All tenants that were asked then have a checkpoint after the cuts that
+/// were made before, and the newest of these is written.
 ///
 /// At most kWaitingCutsMax cuts wait, with at most kWaitingCutsBytesMax bytes. Beyond that the cut
 /// is dropped whose predecessor and successor are closest in time, or, if only two are left, the

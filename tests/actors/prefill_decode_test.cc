@@ -28,7 +28,7 @@ GenerateRequest a_request(uint64_t request) {
 
 /// Prefill and Decode of one actor group: they share an engine and a weight channel.
 /// The versions that a router knows after these loads.
-VersionsByKey told_by(const std::vector<EngineLoad>& loads) {
+VersionsByKey known_after(const std::vector<EngineLoad>& loads) {
   VersionsByKey known;
   for (const EngineLoad& load : loads)
     for (const auto& [key, version] : load.applied.list())
@@ -305,9 +305,9 @@ TEST_F(EngineStory, EqualVersionsOfTwoTenantsAreBothAppliedAndTold) {
     EXPECT_EQ(decode.sent<PolicyApplied>("applied").back().num_tensors, 0U);
     EXPECT_EQ(decode.emissions("applied").back().options.tenant, tenant);
   }
-  for (const auto& told :
-       {told_by(prefill.sent<EngineLoad>("load")), told_by(decode.sent<EngineLoad>("load"))})
-    for (const uint32_t slot : {0U, 1U}) EXPECT_EQ(told.of({TenantSlot(slot)}), PolicyVersion(3));
+  for (const auto& known : {known_after(prefill.sent<EngineLoad>("load")),
+                            known_after(decode.sent<EngineLoad>("load"))})
+    for (const uint32_t slot : {0U, 1U}) EXPECT_EQ(known.of({TenantSlot(slot)}), PolicyVersion(3));
 }
 
 struct LoadStory : EngineStory {
@@ -318,7 +318,7 @@ struct LoadStory : EngineStory {
         prefill.give("update", PolicyUpdate{PolicyVersion(version)}, {.tenant = tenant}).ok());
   }
   /// The keys of the newest load, by tenant.
-  std::vector<uint32_t> told() {
+  std::vector<uint32_t> keys_of_load() {
     std::vector<uint32_t> tenants;
     const EngineLoad load = prefill.sent<EngineLoad>("load").back();
     for (const auto& each : load.applied.list()) tenants.push_back(each.key.tenant.value);
@@ -329,34 +329,34 @@ struct LoadStory : EngineStory {
 
 TEST_F(LoadStory, ALoadHasOnlyTheVersionsThatChangedSinceTheOneThatArrived) {
   apply(0, kA);
-  EXPECT_THAT(told(), ElementsAre(0));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0));
   apply(0, kB);
-  EXPECT_THAT(told(), ElementsAre(1));
+  EXPECT_THAT(keys_of_load(), ElementsAre(1));
   ask(1);
   ASSERT_TRUE(prefill.run_work().ok());
-  EXPECT_THAT(told(), IsEmpty()) << "only counts have changed";
+  EXPECT_THAT(keys_of_load(), IsEmpty()) << "only counts have changed";
   apply(1, kA);
-  EXPECT_THAT(told(), ElementsAre(0));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0));
 }
 
 TEST_F(LoadStory, ALoadThatMayBeOverwrittenIsRepeatedByTheNext) {
   apply(0, kA);
   prefill.set_room("load", 1);  // it has not arrived
   apply(0, kB);
-  EXPECT_THAT(told(), ElementsAre(0, 1));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0, 1));
   apply(1, kB);
-  EXPECT_THAT(told(), ElementsAre(0, 1));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0, 1));
   EXPECT_EQ(prefill.sent<EngineLoad>("load").back().applied.of({kB}), PolicyVersion(1));
   prefill.set_room("load", INT64_MAX);
   apply(1, kA);
-  EXPECT_THAT(told(), ElementsAre(0));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0));
 }
 
 TEST_F(LoadStory, TheFirstLoadOfARouterHasAllVersions) {
   apply(0, kA);
   apply(0, kB);
   ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, InstanceId(7)}).ok());
-  EXPECT_THAT(told(), ElementsAre(0, 1));
+  EXPECT_THAT(keys_of_load(), ElementsAre(0, 1));
 }
 
 TEST_F(LoadStory, HasAsManyVersionsAsAnEngineMayHave) {
@@ -364,7 +364,7 @@ TEST_F(LoadStory, HasAsManyVersionsAsAnEngineMayHave) {
   ASSERT_TRUE(prefill.run_work().ok());
   for (uint32_t slot = 0; slot < kWeightsKeysMax; ++slot) {
     apply(0, TenantSlot(slot));
-    ASSERT_THAT(told(), ElementsAre(slot));
+    ASSERT_THAT(keys_of_load(), ElementsAre(slot));
     prefill.forget_sent();
   }
   ASSERT_TRUE(prefill.peer({PeerEvent::Kind::kUp, InstanceId(7)}).ok());
@@ -539,7 +539,7 @@ TEST_F(SlowWeightsStory, AnUpdateOfOneTenantReplacesNoneOfAnotherAndWaitsForNone
   ASSERT_THAT(prefill.emissions("applied"), SizeIs(2));
   EXPECT_EQ(prefill.emissions("applied")[1].options.tenant, rollout.tenant);
   EXPECT_FALSE(prefill.timer("weights").has_value());
-  const auto applied = told_by(prefill.sent<EngineLoad>("load"));
+  const auto applied = known_after(prefill.sent<EngineLoad>("load"));
   EXPECT_EQ(applied.of({other.tenant}), PolicyVersion(3));
   EXPECT_EQ(applied.of({rollout.tenant}), PolicyVersion(3));
 }
