@@ -51,7 +51,7 @@ OptionsOf<S> engine_options() {
       .field("prefix_cache", field_of<S>(&EngineOptions::prefix_cache), any(),
              "blocks are reused by content, so that prompts with a common prefix are computed once")
       .field("adapter_slots", field_of<S>(&EngineOptions::adapter_slots),
-             between(0, 1024) | unit("slots"),
+             between(0, int64_t{kWeightsKeysMax}) | unit("slots"),
              "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
              "brought in; 0 = one for each tenant with an adapter")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
