@@ -237,19 +237,18 @@ TEST_F(JudgeStory, AQuestionThatWaitsHasTheSameDeadline) {
 
 TEST_F(JudgeStory, ALostRouterIsAskedAgain) {
   ask(5);
-  ask(6);
   const auto made = requests();
-  ASSERT_THAT(made, SizeIs(2));
+  ASSERT_THAT(made, SizeIs(1));
   ASSERT_TRUE(judge().peer({PeerEvent::Kind::kDown, kRouterOfJudge, 1}).ok());
-  ask(7);
+  ask(6);
   ASSERT_TRUE(judge().advance(Duration::milliseconds(1)).ok());
   EXPECT_THAT(requests(), IsEmpty()) << "a request to a router that is down is lost";
   ASSERT_TRUE(judge().peer({PeerEvent::Kind::kUp, kRouterOfJudge, 2}).ok());
   ASSERT_TRUE(judge().advance(Duration::milliseconds(1)).ok());
   const auto again = requests();
-  ASSERT_THAT(again, SizeIs(3));
+  ASSERT_THAT(again, SizeIs(2));
   EXPECT_EQ(again[0].attempt, 1U);
-  EXPECT_EQ(again[2].attempt, 0U);
+  EXPECT_EQ(again[1].attempt, 0U) << "it was not sent before";
   EXPECT_EQ(again[0].prompt_tokens, made[0].prompt_tokens);
   EXPECT_EQ(again[0].seed, made[0].seed);
   complete(made[0], "1");
