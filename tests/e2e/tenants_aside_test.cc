@@ -136,7 +136,7 @@ TEST_F(TwoTenants, ATenantWithoutACheckpointStartsFromItsFirstStep) {
   EXPECT_THAT(end.err, HasSubstr("resuming after step 4 from "));
   EXPECT_EQ(end.err.find("after step 0"), std::string::npos) << end.err;
   std::map<std::string, std::vector<int64_t>> taken;
-  for (const Json& line : lines_of(run / "metrics.jsonl"))
+  for (const Json& line : steps_of(run))  // other lines say that many groups were filtered
     taken[*line.get_string("tenant")].push_back(*line.get_int("step"));
   EXPECT_THAT(taken["reverse"], ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(taken["arithmetic"], ElementsAre(1, 2, 3, 4, 5, 6));

@@ -1,4 +1,4 @@
-/// IdleWork: finds runs that go on without progress.
+/// IdleWork: finds runs that continue without progress.
 ///
 /// A step that sends no message is idle. The idle work calls of a group in a row, without another
 /// step of that group between them, are few in a right run: at most the tokens of the longest
