@@ -22,7 +22,7 @@ int64_t times(int64_t a, int64_t b) { return a > 0 && b > kBoundMax / a ? kBound
 int64_t count_senders(const Draft& draft, const DraftNode& from, const DraftNode& to) {
   int64_t senders = count_instances(draft, from);
   if (from.common.per_tenant && to.common.per_tenant)
-    senders /= static_cast<int64_t>(draft.tenants.size());
+    senders /= static_cast<int64_t>(draft.num_slots());
   return from.place == to.place ? senders / place_replicas(draft, from) : senders;
 }
 
@@ -57,10 +57,9 @@ std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenan
   return totals;
 }
 
-}  // namespace
-
-void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
-  const auto tenants = draft.tenant_values();
+/// Raises at_most and bound of every edge to what these tenants need.
+void raise_bounds(const Draft& draft, const PlanOrder& order, const std::vector<Tenant>& tenants,
+                  Plan& plan) {
   const auto feedback = feedback_inputs(draft, tenants);
   for (size_t i = 0; i < plan.edges.size(); ++i) {
     const auto& from_draft = draft.edges[static_cast<size_t>(order.edges[i])];
@@ -68,8 +67,8 @@ void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
     if (edge.feedback) {
       const auto number = feedback_number(draft, from_draft, tenants);
       edge.latest_wins = number.latest_wins;
-      edge.at_most = number.at_most;
-      edge.bound = number.at_most;
+      edge.at_most = std::max(edge.at_most, number.at_most);
+      edge.bound = edge.at_most;
       continue;
     }
     const auto& node = draft.nodes[static_cast<size_t>(from_draft.from)];
@@ -78,9 +77,19 @@ void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
     const int64_t work_burst = output.work_burst.value(node.options.get(), tenants);
     const auto timers = static_cast<int64_t>(node.contract->timers.size());
     const int64_t unheld = plus(feedback[static_cast<size_t>(from_draft.from)], timers);
-    edge.bound = plus(plus(edge.capacity, std::max<int64_t>(burst, 1) - 1),
-                      plus(times(unheld, burst), work_burst));
+    edge.bound = std::max(edge.bound, plus(plus(edge.capacity, std::max<int64_t>(burst, 1) - 1),
+                                           plus(times(unheld, burst), work_burst)));
   }
+}
+
+}  // namespace
+
+void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
+  raise_bounds(draft, order, draft.tenant_values(), plan);
+  if (!draft.any_tenant) return;
+  // Some amounts grow with the size of a group, others with the number of groups of a batch.
+  raise_bounds(draft, order, draft.limit_values(), plan);
+  raise_bounds(draft, order, draft.limit_values([](Tenant& slot) { slot.group_size = 1; }), plan);
 }
 
 }  // namespace primerl

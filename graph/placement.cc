@@ -11,7 +11,7 @@ namespace {
 std::string instance_name(const Plan& plan, const PlanNode& node, TenantSlot slot,
                           int32_t replica) {
   std::string name = node.name;
-  if (!slot.is_none()) name += "." + plan.tenants[slot.index()].name;
+  if (!slot.is_none()) name += "." + plan.in_slot(slot).name;
   if (node.replicas > 1) name += fmt::format("#{}", replica);
   return name;
 }
@@ -23,7 +23,7 @@ std::vector<uint32_t> add_instances(const Draft& draft, const PlanOrder& order, 
     auto& node = plan.nodes[index];
     const auto& from = draft.nodes[static_cast<size_t>(order.nodes[index])];
     const auto in_a_process = static_cast<int32_t>(from.common.replicas);
-    const size_t slots = node.per_tenant ? plan.tenants.size() : 1;
+    const size_t slots = node.per_tenant ? plan.num_slots() : 1;
     for (size_t slot = 0; slot < slots; ++slot)
       for (int32_t replica = 0; replica < node.replicas; ++replica) {
         PlanInstance instance;

@@ -100,6 +100,8 @@ void check_with(GraphFile& file, const std::shared_ptr<const Catalog>& catalog,
   }
 }
 
+}  // namespace
+
 void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
                        const Catalog& base, CheckedGraph& result) {
   // Without [edges], the text that could not be read decides what the graph is.
@@ -119,8 +121,6 @@ void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides
   if (file) leave_built_in_lines(*file, result.sources, result.diagnostics);
   result.diagnostics.sort();
 }
-
-}  // namespace
 
 std::string_view to_string(RecordPolicy policy) {
   switch (policy) {
@@ -146,6 +146,17 @@ std::string_view to_string(EdgeTransport transport) {
       return "tcp";
   }
   return "unknown";
+}
+
+bool Plan::is_vacant(GroupId id) const {
+  return std::ranges::all_of(group(id).instances,
+                             [this](InstanceId each) { return is_free(instance(each).tenant); });
+}
+
+std::vector<Tenant> Plan::all_slots() const {
+  std::vector<Tenant> all = tenants;
+  all.insert(all.end(), free_slots.begin(), free_slots.end());
+  return all;
 }
 
 bool Plan::is_restartable(ProcessId id) const {

@@ -17,6 +17,7 @@
 #include "graph/base/clock.h"
 #include "graph/catalog.h"
 #include "graph/tenant.h"
+#include "graph/tenant_limits.h"
 
 namespace primerl {
 
@@ -141,6 +142,7 @@ struct GraphSettings {
   int64_t restarts_max = 5;   // within restart_window, of a process and of the run
   Duration restart_window = Duration::seconds(60);
   AlarmSettings alarms;
+  TenantLimits tenant_limits;  // of `[graph.tenant_limits]`
 };
 
 /// `[trace]`: the record of the run's deliveries, runs/x/trace/.
@@ -169,6 +171,9 @@ struct Plan {
   GraphSettings settings;
   TraceSettings trace;
   std::vector<Tenant> tenants;  // index = slot
+  /// The other slots of a graph with `tenant_limits`, after those of `tenants`. Each has the limits
+  /// as its numbers and a name that no tenant can have ("slot-3"). No actor of such a slot exists.
+  std::vector<Tenant> free_slots;
   std::vector<PlanModel> models;
   std::vector<PlanResource> resources;
   std::vector<PlanNode> nodes;
@@ -187,6 +192,23 @@ struct Plan {
   const PlanProcess& process(ProcessId id) const { return processes[id.index()]; }
   const Contract& contract_of(InstanceId id) const { return *node(instance(id).node).contract; }
   ProcessId process_of(InstanceId id) const { return group(instance(id).group).process; }
+  size_t num_slots() const { return tenants.size() + free_slots.size(); }
+  /// Tenants that the run folder is laid out for: several if more may join.
+  size_t layout_tenants() const {
+    return settings.tenant_limits.are_set() && tenants.size() < 2 ? 2 : tenants.size();
+  }
+  bool is_free(TenantSlot slot) const {
+    return !slot.is_none() && slot.index() >= tenants.size() && slot.index() < num_slots();
+  }
+  /// Whether all instances of the group are of free slots.
+  bool is_vacant(GroupId id) const;
+  /// The tenant of a slot, or the limits of a free one.
+  const Tenant& in_slot(TenantSlot slot) const {
+    CHECK(!slot.is_none() && slot.index() < num_slots(), "a plan was asked for another slot");
+    return is_free(slot) ? free_slots[slot.index() - tenants.size()] : tenants[slot.index()];
+  }
+  /// The tenants of all slots, for the Amounts of contracts.
+  std::vector<Tenant> all_slots() const;
   /// Whether all nodes of the process use an engine: then its state can be computed again, and
   /// connected processes send their requests again.
   bool is_restartable(ProcessId id) const;

@@ -111,10 +111,17 @@ std::vector<Line> lines_of(const Plan& plan) {
 
 }  // namespace
 
+std::string tenants_text(const Plan& plan) {
+  const std::string text = counted(plan.tenants.size(), "tenant");
+  return plan.settings.tenant_limits.are_set()
+             ? fmt::format("{} of {}", text, counted(plan.num_slots(), "slot"))
+             : text;
+}
+
 std::string render_text(const Plan& plan) {
   std::string text =
       fmt::format("{}: {}, {}, {}, {}\n", plan.settings.name, counted(plan.nodes.size(), "node"),
-                  counted(plan.edges.size(), "edge"), counted(plan.tenants.size(), "tenant"),
+                  counted(plan.edges.size(), "edge"), tenants_text(plan),
                   counted(plan.processes.size(), "process", "processes"));
   if (!plan.settings.description.empty()) text += plan.settings.description + "\n";
   text += "--> forward: stops its sender while full   ~~> feedback: never stops its sender\n\n";

@@ -9,6 +9,9 @@
 
 namespace primerl {
 
+/// "2 tenants"; with limits "2 tenants of 8 slots".
+std::string tenants_text(const Plan& plan);
+
 /// Nodes as boxes from left to right along the forward edges, then every edge with its message
 /// type.
 std::string render_text(const Plan& plan);

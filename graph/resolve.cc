@@ -67,6 +67,7 @@ void fill_tenants_and_models(const Draft& draft, Plan& plan) {
     Tenant tenant = draft.tenants[static_cast<size_t>(index)].value(slot);
     plan.tenants.push_back(std::move(tenant));
   }
+  plan.free_slots = draft.free_slots();
   for (const int32_t index : order_by_name(draft.models)) {
     const auto& model = draft.models[static_cast<size_t>(index)];
     plan.models.push_back({model.spec->name, model.path, model.served_as});

@@ -1,7 +1,9 @@
-/// The steps from a Draft without errors to a Plan; load_graph (plan.cc) calls them in this order.
+/// The steps from a GraphFile to a Plan. check_and_resolve() calls the others, in this order, for a
+/// Draft without errors.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "graph/check/draft.h"
@@ -16,6 +18,11 @@ struct PlanOrder {
   std::vector<int32_t> places;  // draft indices by name; {0} without [place]
   std::vector<uint32_t> first_process;  // by draft place: process of its first replica
 };
+
+/// Loads the plugins of `file`, checks it and makes its plan. The findings and the plan are in
+/// `result`, whose `sources` have the texts of the file. Nothing is checked without a file.
+void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
+                       const Catalog& base, CheckedGraph& result);
 
 PlanOrder order_of(const Draft& draft);
 

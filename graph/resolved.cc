@@ -227,6 +227,11 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
   Writer writer(draft);
   writer.header("graph");
   writer.options(graph_options(), &plan.settings, draft.spec.graph);
+  if (draft.any_tenant) {
+    writer.header("graph.tenant_limits");
+    writer.options(tenant_limits_options(), &plan.settings.tenant_limits,
+                   draft.any_tenant->spec->table);
+  }
   writer.header("trace");
   writer.options(trace_options(), &plan.trace, draft.spec.trace);
   for (const auto& tenant : plan.tenants) write_tenant(writer, draft, tenant);

@@ -120,7 +120,8 @@ void read_facts(DraftModel& model, Draft& draft) {
 void bind_settings(Draft& draft) {
   std::string& name = draft.settings.name;
   if (draft.spec.graph != nullptr)
-    graph_options().bind(*draft.spec.graph, "[graph]", {}, &draft.settings, draft.diagnostics);
+    graph_options().bind(*draft.spec.graph, "[graph]", {"tenant_limits"}, &draft.settings,
+                         draft.diagnostics);
   draft.settings.plugins = plugin_files(draft.file);
   if (name.empty() && draft.sources.size() > 0) {
     name = fs::path(draft.sources.get(0).name).stem().string().substr(0, kGraphNameBytesMax);
@@ -285,6 +286,7 @@ void bind_tenants(Draft& draft) {
     const std::string what = fmt::format("tenant '{}'", spec.name);
     tenant_options().bind(*spec.table, what, {"environment", "environments", "reward"},
                           &tenant.tenant, draft.diagnostics);
+    apply_limits(spec, tenant.tenant, draft);
     bind_adapter_path(spec, tenant.tenant.adapter, draft);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))

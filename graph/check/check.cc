@@ -6,6 +6,7 @@ namespace primerl {
 
 void check_graph(Draft& draft) {
   bind_settings(draft);
+  bind_limits(draft);
   bind_trace(draft);
   bind_models(draft);
   bind_tenants(draft);
@@ -20,23 +21,52 @@ void check_graph(Draft& draft) {
   share_out(draft);
   count_memory(draft);
   resolve_edges(draft);
-  for (const auto rule : {check_nodes_exist,     check_tenants_exist, check_drain,
-                          check_batches,         check_inflight,      check_sequence_lengths,
-                          check_teachers,        check_message_sizes, check_demands,
-                          check_models,          check_adapters,      check_sequence_room,
-                          check_connected,       check_runs,          check_edges_once,
-                          check_recording,       check_fan_out,       check_forward_cycles,
-                          check_feedback,        check_single,        check_one_tenant,
-                          check_restart,         check_places,        check_resource_copies,
-                          check_shared_learners, check_devices,       check_place_sizes,
-                          check_transports,      check_unused,        check_weights,
-                          check_threads,         check_memory,        check_handles,
-                          check_stops,           check_recompute,     check_adapter_slots,
-                          check_tokenizers,      check_files,         check_setups,
-                          check_machine_cpus,    check_idle_options})
+  for (const auto rule : {check_nodes_exist,
+                          check_tenants_exist,
+                          check_tenant_limits,
+                          check_drain,
+                          check_batches,
+                          check_inflight,
+                          check_sequence_lengths,
+                          check_teachers,
+                          check_message_sizes,
+                          check_demands,
+                          check_models,
+                          check_adapters,
+                          check_sequence_room,
+                          check_connected,
+                          check_runs,
+                          check_edges_once,
+                          check_recording,
+                          check_fan_out,
+                          check_forward_cycles,
+                          check_feedback,
+                          check_single,
+                          check_one_tenant,
+                          check_restart,
+                          check_places,
+                          check_resource_copies,
+                          check_shared_learners,
+                          check_devices,
+                          check_place_sizes,
+                          check_transports,
+                          check_unused,
+                          check_weights,
+                          check_threads,
+                          check_memory,
+                          check_handles,
+                          check_stops,
+                          check_recompute,
+                          check_adapter_slots,
+                          check_tokenizers,
+                          check_files,
+                          check_setups,
+                          check_machine_cpus,
+                          check_idle_options})
     rule(draft);
   check_training(draft);
   check_served_names(draft);
+  check_limited_optimizers(draft);
 }
 
 }  // namespace primerl

@@ -26,7 +26,9 @@ constexpr ErrorCode kCodes[] = {
      "string. Quote the whole flag for your shell when the value has spaces or brackets."},
     {"G006", "unknown table",
      "At the top level a graph file has include, [graph], [tenant.*], [model.*], [resource.*], "
-     "[node.*], [edges], [place] and [trace], nothing else. Nothing is ignored silently."},
+     "[node.*], [edges], [place] and [trace], nothing else. Nothing is ignored silently. The file "
+     "of a tenant that joins a running graph has include and one [tenant.*] alone: the other "
+     "tables are those of the graph."},
     {"G007", "no nodes",
      "A graph with [edges] and without a single [node.*] table does nothing. Without [edges], the "
      "nodes of the standard loop are implied."},
@@ -61,9 +63,9 @@ constexpr ErrorCode kCodes[] = {
      "Names of nodes, resources, tenants, models and places are lower_snake: they appear in file "
      "names, metrics and logs, where anything else would need quoting. The graph's own name "
      "becomes "
-     "part of the run folder's name. A name in `served_as` of a model is what clients write: "
-     "letters, digits and '/', '-', '_', '.', ':', at most 128 bytes. It belongs to one model and "
-     "is no tenant's name."},
+       "part of the run folder's name. A name in `served_as` of a model is what clients write: "
+       "letters, digits and '/', '-', '_', '.', ':', at most 128 bytes. It belongs to one model and "
+       "is no tenant's name. The name of a tenant that joins a running graph must be free there."},
     {"G018", "ambiguous or missing reference",
      "A reference that is left out means the only one of its kind. Here there is none, or there "
      "are several: write the name of one."},
@@ -338,6 +340,12 @@ constexpr ErrorCode kCodes[] = {
      "of "
      "angles that older programs saved. Or tokenizer_config.json and the model name different ends "
      "of a sequence, and the turns of a supervised graph end with the model's."},
+    {"G096", "beyond the graph's limits",
+     "A tenant needs more than `[graph.tenant_limits]` allows: a longer trajectory, a larger group "
+     "or batch, more rollouts at once, another adapter, optimizer, environment or reward, or a "
+     "file outside `data_root`. The graph's bounds, links and memory were planned for tenants "
+     "within the limits, so that one may join while others train. Write a smaller value, or start "
+     "the graph with higher limits."},
 };
 
 /// Broken into lines of at most 80 columns, for a terminal.

@@ -9,11 +9,40 @@
 
 namespace primerl {
 
+size_t Draft::num_slots() const {
+  return std::max(tenants.size(), static_cast<size_t>(settings.tenant_limits.tenants_max));
+}
+
+std::vector<Tenant> Draft::free_slots() const {
+  auto slots = limit_values();
+  slots.erase(slots.begin(),
+              slots.begin() + static_cast<ptrdiff_t>(std::min(slots.size(), tenants.size())));
+  return slots;
+}
+
 std::vector<Tenant> Draft::tenant_values() const {
   std::vector<Tenant> values;
-  values.reserve(tenants.size());
+  values.reserve(num_slots());
   for (const auto& tenant : tenants) values.push_back(tenant.value());
+  for (auto& slot : free_slots()) values.push_back(std::move(slot));
   return values;
+}
+
+std::vector<Tenant> Draft::limit_values(const SlotChange& change) const {
+  std::vector<Tenant> values;
+  for (uint32_t slot = 0; any_tenant && slot < num_slots(); ++slot) {
+    Tenant& tenant = values.emplace_back(any_tenant->value(TenantSlot(slot)));
+    tenant.name = fmt::format("slot-{}", slot);
+    if (change) change(tenant);
+  }
+  return values;
+}
+
+std::vector<DraftTenant*> Draft::all_tenants() {
+  std::vector<DraftTenant*> all;
+  for (auto& tenant : tenants) all.push_back(&tenant);
+  if (any_tenant) all.push_back(&*any_tenant);
+  return all;
 }
 
 bool is_exclusive(std::string_view resource_kind) {
@@ -63,7 +92,7 @@ std::set<std::string> devices_of(const Draft& draft, const DraftResource& resour
 }
 
 int64_t count_instances(const Draft& draft, const DraftNode& node) {
-  const auto slots = static_cast<int64_t>(node.common.per_tenant ? draft.tenants.size() : 1);
+  const auto slots = static_cast<int64_t>(node.common.per_tenant ? draft.num_slots() : 1);
   return slots * node.common.replicas * place_replicas(draft, node);
 }
 
@@ -94,9 +123,8 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
   number.is_stated = true;
   if (input.latest_wins) {
     number.latest_wins = true;
-    number.at_most = from.common.per_tenant
-                         ? 1
-                         : std::max<int64_t>(1, static_cast<int64_t>(draft.tenants.size()));
+    number.at_most =
+        from.common.per_tenant ? 1 : std::max<int64_t>(1, static_cast<int64_t>(draft.num_slots()));
     number.text = "the latest of each sender and tenant";
   } else if (output.at_most || input.at_most) {
     // If both ports state a bound, the smaller one is used.

@@ -36,6 +36,9 @@ struct DraftTenant {
 void for_each_environment(const DraftTenant& tenant,
                           const std::function<void(const DraftTenant& in_environment)>& use);
 
+/// Changes a tenant that is as large as the limits allow.
+using SlotChange = std::function<void(Tenant& tenant)>;
+
 struct DraftModel {
   const NamedTable* spec = nullptr;
   std::string path;  // absolute
@@ -101,6 +104,9 @@ struct Draft {
   GraphSettings settings;
   TraceSettings trace;
   std::vector<DraftTenant> tenants;
+  /// With `[graph.tenant_limits]`: the tenant that needs as much as the limits allow. Its `spec` is
+  /// that table. It is in no slot of the file; each free slot has it in a plan.
+  std::optional<DraftTenant> any_tenant;
   std::vector<DraftModel> models;
   std::vector<DraftResource> resources;
   std::vector<DraftNode> nodes;
@@ -110,8 +116,17 @@ struct Draft {
   std::vector<std::string> doubtful_kinds;     // kinds of resources that a node names wrongly
   std::map<std::string, Diagnostic*> missing;  // "node 'x'": missing names, each reported once
 
-  /// The tenants as values, for Amounts.
+  /// Tenants that the graph is planned for: those of the file, or the slots of its limits.
+  size_t num_slots() const;
+  /// The slots without a tenant of the file, as a plan has them.
+  std::vector<Tenant> free_slots() const;
+  /// The tenants of all slots as values, for Amounts: those of the file, and the limits for others.
   std::vector<Tenant> tenant_values() const;
+  /// The same with the limits for every slot, because any tenant may leave and another may join.
+  /// Empty without limits.
+  std::vector<Tenant> limit_values(const SlotChange& change = {}) const;
+  /// The tenants of the file and `any_tenant`, for rules about one tenant.
+  std::vector<DraftTenant*> all_tenants();
 };
 
 /// Whether users of such a resource must share one thread: true for all kinds except those that

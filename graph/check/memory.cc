@@ -117,19 +117,44 @@ void check_limits(Draft& draft) {
                   "each place states its own, or computes on CUDA devices");
 }
 
+/// The tenants that a resource may have to serve at once: those of the file, or as many as there
+/// are slots, each as large as the limits allow, with each optimizer that they allow.
+std::vector<std::vector<Tenant>> served_tenants(const Draft& draft) {
+  std::vector<std::vector<Tenant>> all{draft.tenant_values()};
+  if (!draft.any_tenant) return all;
+  std::vector<std::string> kinds = draft.settings.tenant_limits.optimizers;
+  kinds.emplace_back();  // the learner's
+  for (const std::string& kind : kinds)
+    all.push_back(draft.limit_values([&](Tenant& slot) { slot.optimizer.kind = kind; }));
+  return all;
+}
+
+/// The parts of those tenants that need the most.
+Result<std::vector<MemoryPart>> most_memory(const DraftResource& resource,
+                                            const std::string& folder,
+                                            const std::vector<std::vector<Tenant>>& served) {
+  std::vector<MemoryPart> most;
+  for (const auto& tenants : served) {
+    ASSIGN_OR_RETURN(auto parts,
+                     resource.contract->memory(resource.options.get(), folder, tenants));
+    if (most.empty() || sum_of(parts) > sum_of(most)) most = std::move(parts);
+  }
+  return most;
+}
+
 }  // namespace
 
 void count_memory(Draft& draft) {
-  const auto tenants = draft.tenant_values();
-  const auto without = without_adapters(tenants);
+  const auto served = served_tenants(draft);
+  auto without = served;
+  for (auto& tenants : without) tenants = without_adapters(std::move(tenants));
   for (auto& resource : draft.resources) {
     const int32_t index = model_of(draft, resource);
     if (resource.contract == nullptr || !resource.contract->memory || index < 0) continue;
     const DraftModel& model = draft.models[static_cast<size_t>(index)];
     if (!model.facts) continue;
     const bool has_frozen_weights = is_frozen(draft, resource);
-    auto parts = resource.contract->memory(resource.options.get(), model.path,
-                                           has_frozen_weights ? without : tenants);
+    auto parts = most_memory(resource, model.path, has_frozen_weights ? without : served);
     if (!parts.ok()) continue;  // check_models() reports a model that cannot be read
     resource.memory = std::move(parts).value();
     if (keeps_waiting_cuts(draft, resource))

@@ -161,18 +161,23 @@ void check_single(Draft& draft) {
 }
 
 void check_one_tenant(Draft& draft) {
-  if (draft.tenants.size() < 2) return;
+  const bool has_limits = draft.any_tenant.has_value();
+  if (draft.num_slots() < 2 && !has_limits) return;
   std::vector<std::string> tenants;
   for (const auto& tenant : draft.tenants) tenants.push_back(tenant.spec->name);
+  const Span second =
+      has_limits ? draft.any_tenant->spec->name_span : draft.tenants[1].spec->name_span;
   for (const auto& node : draft.nodes) {
     if (node.contract == nullptr || !node.contract->is_one_tenant || node.common.per_tenant)
       continue;
     draft.diagnostics
-        .error("G067",
-               written_span(draft, {node.spec->name_span, draft.tenants[1].spec->name_span}),
-               "{} tenants share node '{}', but an instance of '{}' serves one tenant",
-               tenants.size(), node.spec->name, node.contract->name)
-        .note(fmt::format("tenants: {}", join_names(tenants)))
+        .error("G067", written_span(draft, {node.spec->name_span, second}),
+               "{} share node '{}', but an instance of '{}' serves one tenant",
+               has_limits ? std::string("the tenants of all slots")
+                          : fmt::format("{} tenants", tenants.size()),
+               node.spec->name, node.contract->name)
+        .note(has_limits ? fmt::format("slots of [graph.tenant_limits]: {}", draft.num_slots())
+                         : fmt::format("tenants: {}", join_names(tenants)))
         .suggest(draft.sources.is_built_in(node.spec->name_span)
                      ? write_help(draft, "node", *node.spec, "per_tenant = true")
                      : fmt::format("write per_tenant = true in [node.{}]", node.spec->name));

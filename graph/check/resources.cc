@@ -229,8 +229,9 @@ void check_shared_learners(Draft& draft) {
 }
 
 void check_adapter_slots(Draft& draft) {
+  const auto tenants = draft.tenant_values();
   const auto num_adapters = std::ranges::count_if(
-      draft.tenants, [](const DraftTenant& each) { return each.tenant.adapter.is_there(); });
+      tenants, [](const Tenant& tenant) { return tenant.adapter.is_there(); });
   for (const auto& resource : draft.resources) {
     const Entry* slots = resource.spec->table->find("adapter_slots");
     if (resource.contract == nullptr || slots == nullptr || !slots->value.is_integer()) continue;

@@ -8,6 +8,10 @@ namespace primerl {
 
 // Binding: tables to typed options (G02x), names to indices (G010-G018).
 void bind_settings(Draft& draft);
+/// After the settings: `[graph.tenant_limits]` and Draft::any_tenant.
+void bind_limits(Draft& draft);
+/// Keys that the tenant's table does not write get the limit, where that is smaller.
+void apply_limits(const NamedTable& spec, Tenant& tenant, const Draft& draft);
 void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
 void bind_tenants(Draft& draft);
@@ -26,20 +30,22 @@ void count_memory(Draft& draft);        // after the tenants: DraftResource::mem
 void resolve_edges(Draft& draft);
 
 // Tenants and models.
-void check_batches(Draft& draft);           // G061
-void check_inflight(Draft& draft);          // G062
-void check_sequence_lengths(Draft& draft);  // G064
-void check_teachers(Draft& draft);          // G044, G083, G084
-void check_tenants_exist(Draft& draft);     // G060, G065, G066
-void check_message_sizes(Draft& draft);     // G069
-void check_demands(Draft& draft);           // G083
-void check_models(Draft& draft);            // G044, G095
-void check_adapters(Draft& draft);          // G044
-void check_served_names(Draft& draft);      // G017
-void check_sequence_room(Draft& draft);     // G084
-void check_stops(Draft& draft);             // G073
-void check_drain(Draft& draft);             // G068 (a warning)
-void check_recompute(Draft& draft);         // G089 (a warning)
+void check_tenant_limits(Draft& draft);       // G096
+void check_limited_optimizers(Draft& draft);  // G085
+void check_batches(Draft& draft);             // G061
+void check_inflight(Draft& draft);            // G062
+void check_sequence_lengths(Draft& draft);    // G064
+void check_teachers(Draft& draft);            // G044, G083, G084
+void check_tenants_exist(Draft& draft);       // G060, G065, G066
+void check_message_sizes(Draft& draft);       // G069
+void check_demands(Draft& draft);             // G083
+void check_models(Draft& draft);              // G044, G095
+void check_adapters(Draft& draft);            // G044
+void check_served_names(Draft& draft);        // G017
+void check_sequence_room(Draft& draft);       // G084
+void check_stops(Draft& draft);               // G073
+void check_drain(Draft& draft);               // G068 (a warning)
+void check_recompute(Draft& draft);           // G089 (a warning)
 
 // Before a run: what its processes on this machine will open and need (Overrides::for_run).
 void check_tokenizers(Draft& draft);    // G044

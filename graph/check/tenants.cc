@@ -93,17 +93,18 @@ int64_t largest_fitting(Tenant tenant, int64_t Tenant::*field, const Bytes& byte
 }  // namespace
 
 void check_tenants_exist(Draft& draft) {
-  const auto limit = draft.settings.tenants_max;
-  if (limit > 0 && static_cast<int64_t>(draft.tenants.size()) > limit) {
-    const Entry* entry = draft.spec.graph->find("tenants_max");
-    draft.diagnostics.error("G065", entry->value.span,
+  const auto limit =
+      draft.any_tenant ? draft.settings.tenant_limits.tenants_max : draft.settings.tenants_max;
+  if (limit > 0 && static_cast<int64_t>(draft.tenants.size()) > limit)
+    draft.diagnostics.error("G065",
+                            draft.any_tenant ? value_span(*draft.any_tenant->spec, "tenants_max")
+                                             : draft.spec.graph->find("tenants_max")->value.span,
                             "the graph has {} tenants, more than 'tenants_max' {}",
                             draft.tenants.size(), limit);
-  }
   const auto per_tenant = std::find_if(draft.nodes.begin(), draft.nodes.end(),
                                        [](const auto& node) { return node.common.per_tenant; });
   if (per_tenant == draft.nodes.end()) return;
-  if (draft.tenants.empty())
+  if (draft.tenants.empty() && !draft.any_tenant)
     draft.diagnostics
         .error("G060", per_tenant->spec->name_span,
                "node '{}' is per_tenant, but the graph has no tenant", per_tenant->spec->name)
@@ -165,8 +166,8 @@ void count_inflight(Draft& draft) {
   for (const auto& node : draft.nodes) sum += max_inflight_of(node).value_or(0);
   int64_t num_nodes = 0;  // nodes that open rollouts
   for (const auto& node : draft.nodes) num_nodes += max_inflight_of(node) ? 1 : 0;
-  for (auto& each : draft.tenants) {
-    Tenant& tenant = each.tenant;
+  for (DraftTenant* const each : draft.all_tenants()) {
+    Tenant& tenant = each->tenant;
     tenant.inflight_max = tenant.inflight == 0 ? sum : std::min(sum, num_nodes * tenant.inflight);
   }
 }
@@ -174,7 +175,8 @@ void count_inflight(Draft& draft) {
 /// A graph has one learner, so all tenants without a kind of their own have its objective.
 void name_objectives(Draft& draft) {
   const std::string of_learner = loss_of_learner(draft).kind();
-  for (auto& each : draft.tenants) {
+  for (DraftTenant* const named : draft.all_tenants()) {
+    DraftTenant& each = *named;
     Tenant& tenant = each.tenant;
     if (!tenant.loss.kind.empty())
       tenant.objective = tenant.loss.kind;
@@ -187,7 +189,7 @@ void name_objectives(Draft& draft) {
 void share_out(Draft& draft) {
   constexpr double kSlack = 1e-9;  // ten times 0.1 is not exactly 1
   double given = 0;
-  int64_t num_open = 0;
+  int64_t num_open = static_cast<int64_t>(draft.num_slots() - draft.tenants.size());
   const DraftTenant* last = nullptr;
   for (const auto& each : draft.tenants) {
     given += each.tenant.share;
@@ -204,16 +206,17 @@ void share_out(Draft& draft) {
         .note("all shares together are at most 1")
         .suggest(
             "write smaller shares, or leave all of them out: then all tenants get equal shares");
-  for (auto& each : draft.tenants)
-    if (each.tenant.share == 0)
-      each.tenant.share = std::max(rest, kSlack) / static_cast<double>(num_open);
+  for (DraftTenant* const each : draft.all_tenants())
+    if (each->tenant.share == 0)
+      each->tenant.share =
+          std::max(rest, kSlack) / static_cast<double>(std::max<int64_t>(num_open, 1));
 }
 
 void check_inflight(Draft& draft) {
   const DraftTenant* largest = nullptr;
-  for (const auto& tenant : draft.tenants)
-    if (largest == nullptr || tenant.tenant.group_size > largest->tenant.group_size)
-      largest = &tenant;
+  for (const DraftTenant* const tenant : draft.all_tenants())
+    if (largest == nullptr || tenant->tenant.group_size > largest->tenant.group_size)
+      largest = tenant;
   if (largest == nullptr) return;
   for (const auto& node : draft.nodes) {
     const auto inflight = max_inflight_of(node);  // empty too if the actor is not known
@@ -230,7 +233,8 @@ void check_inflight(Draft& draft) {
         .suggest(write_help(draft, "node", *node.spec,
                             fmt::format("max_inflight = {}", largest->tenant.group_size)));
   }
-  for (const auto& tenant : draft.tenants) {
+  for (const DraftTenant* const each : draft.all_tenants()) {
+    const DraftTenant& tenant = *each;
     const auto [inflight, group_size] = std::pair(tenant.tenant.inflight, tenant.tenant.group_size);
     if (inflight == 0 || inflight >= group_size) continue;
     draft.diagnostics
@@ -267,7 +271,8 @@ void check_model_lengths(Draft& draft) {
   }
   if (shortest == nullptr) return;
   const int64_t limit = shortest->facts->max_position_embeddings;
-  for (auto& tenant : draft.tenants) {
+  for (DraftTenant* const each : draft.all_tenants()) {
+    DraftTenant& tenant = *each;
     if (tenant.tenant.seq_len <= limit) continue;
     if (!tenant.seq_len_is_written) {
       tenant.tenant.seq_len = limit;
@@ -286,8 +291,9 @@ void check_model_lengths(Draft& draft) {
 
 /// Engines refuse longer prompts, and learners refuse longer samples.
 void check_resource_lengths(Draft& draft) {
-  for (auto& tenant : draft.tenants)
+  for (DraftTenant* const each : draft.all_tenants())
     for (const auto& resource : draft.resources) {
+      DraftTenant& tenant = *each;
       const int64_t limit = integer_option(resource, "max_sequence_tokens").value_or(0);
       if (is_frozen(draft, resource)) continue;
       if (limit <= 0 || tenant.tenant.seq_len <= limit) continue;
@@ -310,12 +316,14 @@ void check_resource_lengths(Draft& draft) {
 void check_sequence_lengths(Draft& draft) {
   check_model_lengths(draft);
   check_resource_lengths(draft);
+  if (draft.any_tenant) draft.settings.tenant_limits.seq_len = draft.any_tenant->tenant.seq_len;
 }
 
 void check_message_sizes(Draft& draft) {
   constexpr auto kLimit = static_cast<int64_t>(kMessageBytesMax);
-  for (const auto& tenant : draft.tenants)
+  for (const DraftTenant* const each : draft.all_tenants())
     for (const auto& node : draft.nodes) {
+      const DraftTenant& tenant = *each;
       const OutputPort* port = node.contract != nullptr ? sized_output(*node.contract) : nullptr;
       if (port == nullptr) continue;
       const auto bytes = [&](const Tenant& some) {

@@ -225,6 +225,33 @@ void apply_overrides(Reader& reader, const Overrides& overrides, Sources& source
   }
 }
 
+/// The one tenant of a tenant's file; null after an error. Other tables belong to the graph.
+const Entry* only_tenant(const Table& own, const GraphFile& file, Diagnostics& diagnostics) {
+  const Span whole{0, {1, 1}, {1, 1}};
+  const size_t num_errors = diagnostics.num_errors();
+  for (const Entry& entry : own.entries)
+    if (entry.key != "tenant")
+      diagnostics.error("G006", entry.key_span, "a tenant file has no '{}'", entry.key)
+          .note("beside include it has one table [tenant.<name>]; all else is the graph's");
+  if (!file.built_in.empty())
+    diagnostics.error("G006", whole, "a tenant file includes no graph, but this one has '{}'",
+                      file.built_in);
+  const Entry* const tenants = own.find("tenant");
+  const bool is_table = tenants != nullptr && tenants->value.is_table();
+  if (!is_table || tenants->value.as_table().entries.empty()) {
+    diagnostics
+        .error("G060", tenants != nullptr ? tenants->key_span : whole, "the file has no tenant")
+        .suggest("write a table [tenant.<name>] with environment = { name = ... }");
+    return nullptr;
+  }
+  const auto& entries = tenants->value.as_table().entries;
+  for (size_t i = 1; i < entries.size(); ++i)
+    diagnostics
+        .error("G006", entries[i].key_span, "'{}' is a second tenant of the file", entries[i].key)
+        .suggest("write a file for each tenant");
+  return diagnostics.num_errors() == num_errors ? &entries.front() : nullptr;
+}
+
 }  // namespace
 
 std::string absolute_path(const GraphFile& file, const Value& path) {
@@ -267,6 +294,38 @@ std::optional<GraphFile> read_graph_file(const std::string& path, const Override
   file.root = std::move(*root);
   apply_overrides(reader, overrides, sources, file, diagnostics);
   return file;
+}
+
+std::optional<JoinedFile> read_joining_file(const std::string& path, std::string_view graph_text,
+                                            Sources& sources, Diagnostics& diagnostics) {
+  JoinedFile joined;
+  Reader reader(sources, diagnostics, joined.file);
+  const auto own = reader.read_file(path, {SourceId(-1), {}, {}});
+  if (!own || joined.file.is_partial) return std::nullopt;
+  const Entry* const tenant = only_tenant(*own, joined.file, diagnostics);
+  if (tenant == nullptr) return std::nullopt;
+  joined.tenant = tenant->key;
+  joined.name_span = tenant->key_span;
+  joined.graph_source = static_cast<SourceId>(sources.size());
+  auto graph = reader.read(std::string(graph_text), "graph.resolved.toml", ".");
+  CHECK(graph.has_value(), "a resolved graph is not TOML");
+  joined.file.first_set = static_cast<SourceId>(sources.size());
+  Table tenants;
+  tenants.span = tenant->key_span;
+  if (graph->find("tenant") == nullptr)
+    graph->entries.push_back({"tenant", tenant->key_span, Value(tenants, tenant->key_span)});
+  Table& all = graph->find("tenant")->value.as_table();
+  if (all.find(tenant->key) != nullptr) {
+    std::vector<std::string> names;
+    for (const Entry& entry : all.entries) names.push_back(entry.key);
+    diagnostics.error("G017", tenant->key_span, "the graph has a tenant '{}' already", tenant->key)
+        .note(fmt::format("tenants: {}", join_names(names)))
+        .suggest("write another name");
+    return std::nullopt;
+  }
+  all.entries.push_back(*tenant);
+  joined.file.root = std::move(*graph);
+  return joined;
 }
 
 std::optional<GraphFile> read_graph_text(std::string_view text, const std::string& name,

@@ -37,6 +37,19 @@ std::optional<GraphFile> read_graph_text(std::string_view text, const std::strin
                                          const std::string& folder, const Overrides& overrides,
                                          Sources& sources, Diagnostics& diagnostics);
 
+/// A graph with the tenant of another file in it, as if the graph's file had it.
+struct JoinedFile {
+  GraphFile file;
+  std::string tenant;  // its name
+  Span name_span;
+  SourceId graph_source = 0;  // sources below are the tenant's file and what it includes
+};
+
+/// Reads the file of a tenant that joins the graph `graph_text`, a resolved graph. Beside `include`
+/// the file has one [tenant.<name>]; the name is free in the graph. Empty after an error.
+std::optional<JoinedFile> read_joining_file(const std::string& path, std::string_view graph_text,
+                                            Sources& sources, Diagnostics& diagnostics);
+
 /// A path in the file, made absolute: it is relative to the file that has it (a flag: to the folder
 /// of the graph file).
 std::string absolute_path(const GraphFile& file, const Value& path);

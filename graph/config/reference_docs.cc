@@ -76,18 +76,19 @@ std::string graph_file_page() {
       "bytes, or a string with its unit: `\"512MiB\"` and `\"2GiB\"` of 1024, `\"1.5GB\"` of "
       "1000.\n";
   const std::pair<std::string_view, const OptionSet&> tables[] = {
-      {"[graph]", graph_options()},
-      {"[tenant.<name>]", tenant_options()},
-      {"[[tenant.<name>.environments]]", mix_options()},
-      {"[model.<name>]", model_options()},
-      {"[resource.<name>]", resource_options()},
-      {"[node.<name>]", node_options()},
-      {"[edges]", edge_options()},
-      {"[place]", place_options()},
-      {"[trace]", trace_options()},
+      {"[graph]", graph_options()},          {"[graph.tenant_limits]", tenant_limits_options()},
+      {"[tenant.<name>]", tenant_options()}, {"[[tenant.<name>.environments]]", mix_options()},
+      {"[model.<name>]", model_options()},   {"[resource.<name>]", resource_options()},
+      {"[node.<name>]", node_options()},     {"[edges]", edge_options()},
+      {"[place]", place_options()},          {"[trace]", trace_options()},
   };
   for (const auto& [title, set] : tables) {
     text += fmt::format("\n## {}\n\n", title);
+    if (title == "[graph.tenant_limits]")
+      text +=
+          "The most that a tenant may need. A graph with this table is planned for `tenants_max` "
+          "tenants, whether it has them or not, and may have none. A key that a tenant does not "
+          "write has its default, or the limit if that is smaller.\n\n";
     if (title == "[tenant.<name>]")
       text +=
           "`environment = { name = \"...\", ... }` names the environment and has its options "

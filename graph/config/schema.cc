@@ -306,6 +306,18 @@ Json tenant_schema() {
   return schema;
 }
 
+/// `[graph]`, with its table of limits.
+Json settings_schema() {
+  Json schema = object_schema(graph_options());
+  Json properties = *schema.find("properties");
+  properties.set("tenant_limits", object_schema(tenant_limits_options())
+                                      .set("description",
+                                           "what a tenant may need at most; the graph then has "
+                                           "tenants_max slots"));
+  schema.set("properties", std::move(properties));
+  return schema;
+}
+
 Json edges_schema() {
   const Json path = Json::object().set("type", "string").set("pattern", "^.+\\..+->.+\\..+$");
   Json list = Json::object();
@@ -398,7 +410,7 @@ Json graph_schema(const Catalog& catalog) {
                     "files that are read before this one, by paths relative to it; also the "
                     "built-in graphs " +
                         join_names(built_in_names())))
-      .set("graph", object_schema(graph_options()))
+      .set("graph", settings_schema())
       .set("trace", object_schema(trace_options()))
       .set("tenant", named(tenant_schema()))
       .set("model", named(object_schema(model_options())))

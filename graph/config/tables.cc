@@ -326,6 +326,41 @@ const OptionSet& graph_options() {
   return options;
 }
 
+const OptionSet& tenant_limits_options() {
+  using L = TenantLimits;
+  static const OptionSet options =
+      OptionsOf<L>()
+          .field("tenants_max", &L::tenants_max,
+                 between(1, static_cast<double>(kTenantSlotsMax)) | unit("tenants") | required(),
+                 "slots: most tenants at once, those of the file and those that join")
+          .field("rank", &L::rank, between(1, 512) | required(),
+                 "largest rank of an adapter; each tenant trains one")
+          .field("seq_len", &L::seq_len, between(1, 1 << 24) | unit("tokens"), "longest trajectory")
+          .field("group_size", &L::group_size, between(1, 1 << 16) | unit("rollouts"),
+                 "most rollouts of one task")
+          .field("batch_size", &L::batch_size, between(1, 1 << 20) | unit("rollouts"),
+                 "most rollouts of one training step")
+          .field("inflight", &L::inflight, count_from(1) | unit("rollouts"),
+                 "most rollouts of a tenant at once")
+          .field("max_off_policy_steps", &L::max_off_policy_steps,
+                 between(0, 1 << 16) | unit("steps"), "largest max_off_policy_steps")
+          .field("turns_max", &L::turns_max, between(1, 1 << 16) | unit("turns"),
+                 "most turns of one trajectory")
+          .field("targets", &L::targets, between(1, 16) | unit("linears"),
+                 "linear layers that adapters may have; [\"all-linear\"] means all except routers")
+          .field("optimizers", &L::optimizers, between(0, 16) | unit("kinds"),
+                 "kinds of optimizers that tenants may name; [] is the learner's alone")
+          .field("environments", &L::environments, between(0, 256) | unit("environments"),
+                 "environments that tenants may have; [] means all")
+          .field("rewards", &L::rewards, between(0, 256) | unit("rewards"),
+                 "rewards that tenants may have; [] means all")
+          .field("data_root", &L::data_root, refers_to("folder"),
+                 "files and folders that tenants name must be in this folder, also after their "
+                 "links are followed; without it any file may be named")
+          .take();
+  return options;
+}
+
 const OptionSet& trace_options() {
   using T = TraceSettings;
   static const OptionSet options =

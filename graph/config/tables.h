@@ -63,13 +63,14 @@ struct EdgeOptions {
   std::string transport = "auto";
 };
 
-const OptionSet& graph_options();        // GraphSettings
-const OptionSet& trace_options();        // TraceSettings
-const OptionSet& tenant_options();       // Tenant, without environments and `reward`
-const OptionSet& mix_options();          // an item of `environments`: the same of Tenant
-OptionSet curriculum_options();          // TenantCurriculum
-const OptionSet& environment_options();  // `name`: TenantEnvironment
-const OptionSet& reward_options();       // `name`: TenantReward
+const OptionSet& graph_options();          // GraphSettings
+const OptionSet& tenant_limits_options();  // TenantLimits; `[graph]` reads it apart
+const OptionSet& trace_options();          // TraceSettings
+const OptionSet& tenant_options();         // Tenant, without environments and `reward`
+const OptionSet& mix_options();            // an item of `environments`: the same of Tenant
+OptionSet curriculum_options();            // TenantCurriculum
+const OptionSet& environment_options();    // `name`: TenantEnvironment
+const OptionSet& reward_options();         // `name`: TenantReward
 const OptionSet& model_options();
 const OptionSet& resource_options();
 const OptionSet& node_options();

@@ -3,6 +3,9 @@
 
 #include "graph/base/counted.h"
 #include "graph/base/suggest.h"
+#include "graph/joining.h"
+#include "graph/render.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/graph_options.h"
 #include "runtime/cli/outside_trial.h"
@@ -15,6 +18,7 @@ namespace {
 
 struct CheckArguments {
   GraphArguments graph;
+  std::string tenant;  // a file; empty: the graph alone is checked
   bool json = false;
   bool start = false;
   bool show_prompt = false;
@@ -58,7 +62,41 @@ int start_outside(const Plan& plan, Json* document) {
   return kExitDone;
 }
 
+/// Whether the tenant of a file may join the graph, whose own tenants are in it.
+int check_tenant(const CheckArguments& arguments) {
+  const CheckedGraph graph = load(arguments.graph);
+  if (graph.plan == nullptr) {
+    if (arguments.json)
+      print_json(to_json(graph.diagnostics, graph.sources).set("ok", false));
+    else
+      complain_text(render(graph.diagnostics, graph.sources, wants_color(STDERR_FILENO)));
+    return kExitBadConfiguration;
+  }
+  const auto present = tenant_tables(graph.plan->resolved_toml);
+  const CheckedTenant checked = check_joining_tenant(arguments.tenant, *graph.plan, present,
+                                                     arguments.graph.overrides, full_catalog());
+  const bool may_join = checked.tenant != nullptr;
+  const int code = may_join ? kExitDone : kExitBadConfiguration;
+  if (arguments.json) {
+    Json document = to_json(checked.diagnostics, checked.sources);
+    document.set("ok", may_join);
+    if (may_join) document.set("tenant", checked.tenant->name).set("table", checked.table);
+    print_json(document);
+    return code;
+  }
+  if (!checked.diagnostics.all().empty())
+    complain_text(render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
+  if (may_join)
+    print_text(
+        fmt::format("{}: ok, tenant '{}' fits graph '{}'; {} of {} slots would have a "
+                    "tenant\n",
+                    arguments.tenant, checked.tenant->name, graph.plan->settings.name,
+                    present.size() + 1, graph.plan->num_slots()));
+  return code;
+}
+
 int run_check(const CheckArguments& arguments) {
+  if (!arguments.tenant.empty()) return check_tenant(arguments);
   CheckedGraph checked = load(arguments.graph);
   check_memory_here(checked, Severity::kError);
   const Rehearsal rehearsal = rehearse(arguments.graph, checked);
@@ -87,8 +125,7 @@ int run_check(const CheckArguments& arguments) {
   if (checked.plan != nullptr)
     print_text(fmt::format("{}: ok, {}, {}, {}{}{}\n", arguments.graph.file,
                            counted(checked.plan->nodes.size(), "node"),
-                           counted(checked.plan->edges.size(), "edge"),
-                           counted(checked.plan->tenants.size(), "tenant"),
+                           counted(checked.plan->edges.size(), "edge"), tenants_text(*checked.plan),
                            rehearsal.text.empty() ? "" : "; ", rehearsal.text));
   if (arguments.show_prompt && checked.plan != nullptr)
     for (const auto& prompt : shown_prompts(*checked.plan)) print_text(prompt_text(prompt));
@@ -106,6 +143,9 @@ Command check_command() {
           [arguments](Arguments& flags) {
             arguments->graph.declare(flags);
             arguments->graph.declare_rehearsal(flags);
+            flags.text(arguments->tenant, "--tenant", "FILE",
+                       "checks whether the tenant of this file may join the graph, which needs "
+                       "[graph.tenant_limits]; RUN/graph.resolved.toml is the graph of a run");
             flags.flag(arguments->start, "--start",
                        "starts the workers of environments and rewards, plays three tasks and "
                        "stops them");

@@ -44,6 +44,8 @@ void add_group(std::vector<OptionGroup>& all, OptionGroup group) {
 std::vector<OptionGroup> all_groups(const Catalog& catalog) {
   std::vector<OptionGroup> all;
   add_group(all, {"graph", "[graph]", "the run as a whole", graph_options()});
+  add_group(all, {"graph.tenant_limits", "[graph.tenant_limits]", "what a tenant may need at most",
+                  tenant_limits_options()});
   add_group(all, {"trace", "[trace]", "the record of the run", trace_options()});
   add_group(all, {"tenant", "[tenant.NAME]", "who trains, and how", tenant_options()});
   // Its tables are those of a tenant.

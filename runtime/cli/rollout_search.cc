@@ -123,9 +123,13 @@ Result<std::vector<RunTenant>> tenants_of_run(const fs::path& folder) {
   std::vector<RunTenant> tenants;
   const Entry* all = root->find("tenant");
   if (all == nullptr || !all->value.is_table()) return tenants;
+  const Entry* graph = root->find("graph");
+  const bool has_limits = graph != nullptr && graph->value.is_table() &&
+                          graph->value.as_table().find("tenant_limits") != nullptr;
   for (const Entry& entry : all->value.as_table().entries) {
     RunTenant& tenant = tenants.emplace_back();
     tenant.name = entry.key;
+    tenant.has_own_files = has_limits || all->value.as_table().entries.size() > 1;
     if (!entry.value.is_table()) continue;
     if (const Entry* mix = entry.value.as_table().find("environments");
         mix != nullptr && mix->value.is_array())
@@ -153,7 +157,7 @@ Result<FoundRollouts> find_rollouts(const fs::path& folder, const std::vector<Ru
         query.environment.empty() || tenant.environment == query.environment ||
         std::ranges::find(tenant.environments, query.environment) != tenant.environments.end();
     if (!has_environment) continue;
-    const fs::path file = folder / rollouts_file_name(tenant.name, tenants.size());
+    const fs::path file = folder / rollouts_file_name(tenant.name, tenant.has_own_files ? 2 : 1);
     std::error_code fault;
     if (!fs::exists(file, fault)) continue;
     ++num_files;

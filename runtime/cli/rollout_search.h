@@ -37,6 +37,7 @@ struct RunTenant {
   std::string name;
   std::string environment;                // "" without one, or with several
   std::vector<std::string> environments;  // the names of several
+  bool has_own_files = false;             // the run folder is laid out for several tenants
 };
 
 /// From graph.resolved.toml, without plugins.

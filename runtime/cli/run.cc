@@ -150,6 +150,11 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
+  if (prepared.plan->tenants.empty() && prepared.plan->settings.tenant_limits.are_set())
+    return refuse(error(Code::kInvalid, "graph '{}' has slots, but no tenant to train",
+                        prepared.plan->settings.name)
+                      .note("add a table [tenant.<name>] with environment = { name = ... }"),
+                  kExitBadConfiguration);
   if (const Status dated = set_dates(arguments.graph, prepared); !dated.ok())
     return refuse(dated.error(), kExitBadConfiguration);
   if (const Status valid = check_variables(*prepared.plan); !valid.ok())

@@ -115,8 +115,9 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
                     newest->get("off_policy/mean"), newest->get("off_policy/max"),
                     tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
   text += alarms_text(metrics.alarms(), tenant.name);
-  const auto found = find_checkpoints(
-      checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()), CheckpointDepth::kSizes);
+  const auto found =
+      find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.layout_tenants()),
+                       CheckpointDepth::kSizes);
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown_path(found.newest->folder));
   return text;
 }
@@ -184,7 +185,7 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
         if (change.tenant == tenant.name) alarms.push_back(change.json());
     if (!alarms.as_array().empty()) entry.set("alarms", std::move(alarms));
     const auto found =
-        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()),
+        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.layout_tenants()),
                          CheckpointDepth::kSizes);
     if (found.newest) entry.set("checkpoint", found.newest->folder.string());
     tenants.push_back(std::move(entry));

@@ -133,7 +133,7 @@ Status keep_leftover_steps(const Plan& plan, const RunFolder& folder, const Resu
                            const RunStart& start) {
   const auto files = find_step_lines(folder.logs_folder());
   if (files.empty()) return ok();
-  ASSIGN_OR_RETURN(auto log, MetricsLog::open(folder, start.wall_zero, plan.tenants.size() > 1,
+  ASSIGN_OR_RETURN(auto log, MetricsLog::open(folder, start.wall_zero, plan.layout_tenants() > 1,
                                               plan.settings.alarms));
   RETURN_IF_ERROR(log->skip_written({}));
   for (const auto& file : files) {

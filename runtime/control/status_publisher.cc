@@ -28,7 +28,7 @@ Status StatusPublisher::open(const RunStart& start) {
   RETURN_IF_ERROR(keep_leftover_steps(plan_, folder_, resume_, start));
   ASSIGN_OR_RETURN(
       metrics_,
-      MetricsLog::open(folder_, start.wall_zero, plan_.tenants.size() > 1, plan_.settings.alarms,
+      MetricsLog::open(folder_, start.wall_zero, plan_.layout_tenants() > 1, plan_.settings.alarms,
                        is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
   for (const PlanProcess& process : plan_.processes)
     steps_.emplace_back(step_lines_file(folder_.logs_folder(), process.name));

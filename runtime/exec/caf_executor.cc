@@ -81,7 +81,8 @@ Status CafExecutor::Core::make_shared_resources() {
 
 void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
   const uint32_t generation = cell->adopt();
-  const bool detached = setup_.plan->group(cell->group().id()).own_thread;
+  const GroupId id = cell->group().id();
+  const bool detached = setup_.plan->group(id).own_thread && !setup_.plan->is_vacant(id);
   cell->set_wake_up(
       actors_->spawn([cell, generation] { return cell->turn(generation); }, detached));
 }
@@ -115,9 +116,9 @@ Status CafExecutor::Core::prepare() {
       group.step_source = &setup_.step_source->step_source(id);
       group.incarnation = setup_.step_source->incarnation();
     }
-    auto cell =
-        std::make_shared<GroupCell>(std::move(group), plan.group(id).own_thread,
-                                    static_cast<CellOwner*>(this), clock_, setup_.step_source);
+    auto cell = std::make_shared<GroupCell>(
+        std::move(group), plan.group(id).own_thread && !plan.is_vacant(id),
+        static_cast<CellOwner*>(this), clock_, setup_.step_source);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }

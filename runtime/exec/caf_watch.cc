@@ -38,7 +38,7 @@ void CafExecutor::Core::watch() {
 Duration CafExecutor::Core::handler_limit(const ActorGroup& group) const {
   const Plan& plan = *setup_.plan;
   const auto slot = plan.instance(plan.group(group.id()).instances.front()).tenant;
-  if (!slot.is_none()) return plan.tenants[slot.index()].environment_timeout;
+  if (!slot.is_none()) return plan.in_slot(slot).environment_timeout;
   Duration limit;
   for (const auto& tenant : plan.tenants) limit = std::max(limit, tenant.environment_timeout);
   return plan.tenants.empty() ? Duration::forever() : limit;

@@ -18,7 +18,7 @@ Status GroupActors::start(Time now) {
     slot.timer_generations.assign(contract.timers.size(), 0);
     const bool may_be_replaced =
         slot.running->node().on_error == OnError::kRestart || common_->may_run_apart();
-    slot.keeps_snapshot = contract.is_restartable && may_be_replaced;
+    slot.keeps_snapshot = contract.is_restartable && may_be_replaced && !slot.running->is_vacant();
     RETURN_IF_ERROR(slot.running->start(now));
     apply_effects(*slot.running);
     save_snapshot(i);
@@ -235,7 +235,7 @@ void GroupActors::save(GroupState& state) const {
   for (const ActorSlot& slot : slots_) {
     const Running& running = *slot.running;
     SavedActor& saved = state.actors.emplace_back();
-    saved.state = save_actor(running.contract(), running.actor());
+    if (!running.is_vacant()) saved.state = save_actor(running.contract(), running.actor());
     const auto counters = common_->counters[state.actors.size() - 1].values();
     saved.counters.insert(counters.begin(), counters.end());
     saved.timer_generations = slot.timer_generations;
@@ -253,7 +253,8 @@ Status GroupActors::restore_actors(const GroupState& state) {
     ActorSlot& slot = slots_[i];
     Running& running = *slot.running;
     const SavedActor& saved = state.actors[i];
-    RETURN_IF_ERROR(restore_actor(running.contract(), saved.state, running.actor()));
+    if (!running.is_vacant())
+      RETURN_IF_ERROR(restore_actor(running.contract(), saved.state, running.actor()));
     common_->counters[i].restore(saved.counters);
     running.go_on(saved.stops_on_error, saved.is_draining);
     slot.timer_generations = saved.timer_generations;

@@ -17,6 +17,9 @@ Error bounded(Error error) {
   return Error(error.code(), fmt::format("{} ... ({} bytes in all)", text, size));
 }
 
+/// In place of the actor of a slot without a tenant.
+class VacantActor final : public Actor {};
+
 }  // namespace
 
 std::shared_ptr<GroupCommon> GroupCommon::make(GroupSetup setup) {
@@ -48,6 +51,11 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
 }
 
 Status Running::make_actor() {
+  if (is_vacant()) {
+    actor_ = std::make_unique<VacantActor>();
+    actor_->attach(this);
+    return ok();
+  }
   actor_ = contract_->make(node_->options.get());
   if (actor_ == nullptr)
     return error(Code::kInternal, "the contract of '{}' makes no actor", contract_->name);

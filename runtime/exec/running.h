@@ -38,7 +38,8 @@ struct GroupCommon {
   /// Whether a handler may run on another thread: own_thread, one actor, no resources.
   bool may_run_apart() const {
     const PlanGroup& group = planned();
-    return group.own_thread && group.instances.size() == 1 && group.resources.empty();
+    return group.own_thread && group.instances.size() == 1 && group.resources.empty() &&
+           !setup.plan->is_vacant(setup.group);
   }
 
   GroupSetup setup;
@@ -84,6 +85,9 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Lets the actor answer the message whose handler failed. The handler's emissions are dropped.
   void refuse(const Error& error);
 
+  /// Whether no tenant has the slot of this instance. Then its actor does nothing, and no message
+  /// comes to it.
+  bool is_vacant() const { return common_->setup.plan->is_free(instance_->tenant); }
   Actor& actor() { return *actor_; }
   const Actor& actor() const { return *actor_; }
   const Contract& contract() const { return *contract_; }

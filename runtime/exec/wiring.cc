@@ -41,7 +41,7 @@ void add_peer(GroupWiring& group, GroupId peer) { group.peers.push_back(peer); }
 std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
   auto wiring = std::make_shared<Wiring>();
   wiring->groups.resize(plan.groups.size());
-  wiring->num_slots = static_cast<uint32_t>(plan.tenants.size());
+  wiring->num_slots = static_cast<uint32_t>(plan.num_slots());
   for (uint32_t e = 0; e < plan.edges.size(); ++e) {
     const PlanEdge& edge = plan.edges[e];
     for (InstanceId sender : plan.node(edge.from).instances)

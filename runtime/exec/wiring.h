@@ -48,7 +48,7 @@ struct GroupWiring {
 struct Wiring {
   std::vector<WiredLink> links;     // index = LinkId
   std::vector<GroupWiring> groups;  // index = GroupId
-  uint32_t num_slots = 0;           // tenants
+  uint32_t num_slots = 0;           // of tenants, free ones too
 };
 
 /// What happens to a message for another process when it is emitted again.

@@ -199,7 +199,7 @@ void Metrics::counts() {
       PrometheusLabels labels = {{"process", of.process},
                                  {"node", plan_.node(of.instance->node).name},
                                  {"instance", of.instance->name}};
-      if (!tenant.is_none()) labels.emplace_back("tenant", plan_.tenants[tenant.index()].name);
+      if (!tenant.is_none()) labels.emplace_back("tenant", plan_.in_slot(tenant).name);
       out_.sample(labels, value);
     }
   }

@@ -160,6 +160,8 @@ Rehearsal refused(CheckedGraph& checked) {
 
 Rehearsal play(CheckedGraph& checked, const Catalog& catalog) {
   if (checked.plan == nullptr) return {Rehearsal::End::kLeftOut, "there is no plan to play"};
+  if (checked.plan->tenants.empty() && checked.plan->settings.tenant_limits.are_set())
+    return {Rehearsal::End::kLeftOut, "not rehearsed: no slot has a tenant"};
   if (checked.plan->tenants.empty() || !trains(*checked.plan))
     return {Rehearsal::End::kLeftOut, "not rehearsed: nothing in the graph trains"};
   check_tasks(checked);

@@ -295,7 +295,7 @@ Result<Remake> TrainingRecord::remake_from(const Part& part, TenantSlot tenant,
   remake.trainer = trainer_of(plan, remake.group, tenant);
   const int64_t begun = begun_step(*part.trace, tenant);
   const auto found = find_checkpoints(
-      checkpoints_folder(run_, plan.tenants[tenant.index()].name, plan.tenants.size()),
+      checkpoints_folder(run_, plan.tenants[tenant.index()].name, plan.layout_tenants()),
       CheckpointDepth::kContents, step - 1);
   const bool has_newer = found.newest && found.newest->step > begun;
   remake.from_step = has_newer ? found.newest->step : begun;

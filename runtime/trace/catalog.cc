@@ -262,7 +262,7 @@ TraceCatalog make_trace_catalog(const Plan& plan, const Wiring& wiring) {
   catalog.graph_hash = plan.graph_hash;
   catalog.graph_text = plan.resolved_toml;
   catalog.seed = plan.settings.seed;
-  for (const auto& tenant : plan.tenants) catalog.tenants.push_back(tenant.name);
+  for (const auto& tenant : plan.all_slots()) catalog.tenants.push_back(tenant.name);
   for (const auto& process : plan.processes) catalog.processes.push_back(process.name);
   for (const auto& group : plan.groups) {
     TraceCatalog::TraceGroup entry{group.name, group.process.value, {}};

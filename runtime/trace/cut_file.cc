@@ -188,7 +188,7 @@ uint64_t state_hash(const Plan& plan) {
   const auto add = [&hash](std::string_view text) { hash = stable_hash(text, hash); };
   for (const PlanGroup& group : plan.groups) add(group.name);
   for (const auto& process : plan.processes) add(process.name);
-  for (const auto& tenant : plan.tenants) add(tenant.name);
+  for (const auto& tenant : plan.all_slots()) add(tenant.name);
   for (const PlanEdge& edge : plan.edges) add(edge.name);
   for (uint32_t i = 0; i < plan.instances.size(); ++i) {
     add(plan.instances[i].name);

@@ -13,10 +13,11 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
       on_checkpoint_(std::move(on_checkpoint)),
       on_fault_(std::move(on_fault)),
       on_begin_(std::move(on_begin)),
+      layout_tenants_(plan.layout_tenants()),
       steps_(step_lines_file(run_folder_ / "logs", process)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<Store>(CheckpointStore(
-        system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
+        system_files(), checkpoints_folder(run_folder_, tenant.name, plan.layout_tenants()),
         tenant.name,
         KeptCheckpoints{.last = tenant.keep_last,
                         .interval = tenant.checkpoint_every,
@@ -24,8 +25,7 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                         .best = tenant.keep_best})));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
-    const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;
-    tenants_.push_back(name);
+    tenants_.push_back(plan.in_slot(tenant.is_none() ? TenantSlot(0) : tenant).name);
   }
   for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
     checkpoints_[slot]->checkpoints.keep(begun_from[slot].step);
@@ -44,8 +44,8 @@ std::string WorkerFiles::name_of(std::string_view file) const {
   const GroupId here = ActorGroup::running_here();
   if (here.is_none()) return std::string(file);
   const std::string& tenant = tenants_[here.index()];
-  if (file == "rollouts.jsonl") return rollouts_file_name(tenant, checkpoints_.size());
-  if (file == "evaluations.jsonl") return evaluations_file_name(tenant, checkpoints_.size());
+  if (file == "rollouts.jsonl") return rollouts_file_name(tenant, layout_tenants_);
+  if (file == "evaluations.jsonl") return evaluations_file_name(tenant, layout_tenants_);
   return std::string(file);
 }
 

@@ -82,6 +82,7 @@ class WorkerFiles final : public RunFiles {
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
   const std::function<void(TenantSlot, int64_t)> on_begin_;
+  const size_t layout_tenants_;       // see Plan
   std::vector<std::string> tenants_;  // names, by actor group
   std::vector<ResumePoint> newest_;   // by tenant slot; empty: no record is followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;

@@ -78,8 +78,8 @@ std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
   // incomplete last line of a crash.
   std::vector<std::pair<std::string, uint64_t>> sizes;
   for (const Tenant& tenant : plan.tenants) {
-    for (const std::string& name : {rollouts_file_name(tenant.name, plan.tenants.size()),
-                                    evaluations_file_name(tenant.name, plan.tenants.size())})
+    for (const std::string& name : {rollouts_file_name(tenant.name, plan.layout_tenants()),
+                                    evaluations_file_name(tenant.name, plan.layout_tenants())})
       if (const auto size = complete_line_bytes(run_folder / name); size.ok())
         sizes.emplace_back(name, *size);
   }

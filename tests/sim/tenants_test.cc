@@ -187,6 +187,26 @@ std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
   return {1, std::min<uint64_t>(most, few == nullptr ? 200 : std::strtoull(few, nullptr, 10))};
 }
 
+/// Slots that no tenant has change nothing for those that are there, and have no actors.
+TEST(Tenants, FreeSlotsChangeNothing) {
+  const std::string limits =
+      "graph.tenant_limits={ tenants_max = 6, rank = 16, group_size = 4, batch_size = 8 }";
+  const auto [first, last] = seeds(20);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    const std::vector<std::string> names = {kNames[seed % 8], kNames[(seed + 3) % 8]};
+    const CheckedGraph graph = graph_of(names, 0, {limits});
+    ASSERT_NE(graph.plan, nullptr) << run(graph, seed).fault;
+    EXPECT_EQ(graph.plan->num_slots(), 6u);
+    const Ended hosted = run(graph, seed), closed = run(graph_of(names, 0), seed);
+    ASSERT_EQ(hosted.outcome.end, RunEnd::kFinished) << hosted.fault << "PRIMERL_SEED=" << seed;
+    ASSERT_EQ(closed.outcome.end, RunEnd::kFinished) << closed.fault << "PRIMERL_SEED=" << seed;
+    ASSERT_EQ(hosted.left.size(), 2u);
+    for (const auto& name : names)
+      ASSERT_EQ(trained(hosted.left.at(name)), trained(closed.left.at(name)))
+          << name << ", PRIMERL_SEED=" << seed;
+  }
+}
+
 /// On policy, a tenant's rollouts and metrics, and so its adapter, equal those of a run of its own:
 /// with two to eight tenants, at any position among them and under any schedule.
 TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {

@@ -1,0 +1,140 @@
+#include "graph/joining.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "graph/base/suggest.h"
+#include "graph/resolve.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kTenantHeader = "[tenant.";
+
+/// Calls `use` with each table of a resolved graph: its header line and all lines up to the next.
+void for_each_table(std::string_view text, const std::function<void(std::string_view table)>& use) {
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t next = text.find("\n[", begin);
+    const size_t end = next == std::string_view::npos ? text.size() : next + 1;
+    use(text.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
+/// The name in "[tenant.alice]\n..."; empty for other tables.
+std::string_view tenant_of(std::string_view table) {
+  if (!table.starts_with(kTenantHeader)) return {};
+  const size_t end = table.find(']');
+  return table.substr(kTenantHeader.size(), end - kTenantHeader.size());
+}
+
+/// Whether a tenant may join at all.
+bool has_free_slot(const JoinedFile& joined, const Plan& planned,
+                   const std::map<std::string, std::string>& present, Diagnostics& diagnostics) {
+  const TenantLimits& limits = planned.settings.tenant_limits;
+  if (!limits.are_set()) {
+    diagnostics
+        .error("G096", joined.name_span, "tenant '{}' cannot join graph '{}', which has no limits",
+               joined.tenant, planned.settings.name)
+        .suggest("add [graph.tenant_limits] with tenants_max and rank to the graph");
+    return false;
+  }
+  if (std::cmp_less(present.size(), limits.tenants_max)) return true;
+  std::vector<std::string> names;
+  for (const auto& [name, table] : present) names.push_back(name);
+  diagnostics
+      .error("G065", joined.name_span, "the graph is full: tenants have all its {} slots",
+             limits.tenants_max)
+      .note(fmt::format("tenants: {}", join_names(names)))
+      .suggest("wait until one has ended, or remove one");
+  return false;
+}
+
+/// Reports edges and resources that need more with the tenant than the graph was planned for.
+void check_planned(const JoinedFile& joined, const Plan& planned, const Plan& plan,
+                   Diagnostics& diagnostics) {
+  CHECK(plan.edges.size() == planned.edges.size(), "a tenant changed the edges of its graph");
+  for (size_t i = 0; i < plan.edges.size(); ++i)
+    if (plan.edges[i].bound > planned.edges[i].bound)
+      diagnostics
+          .error("G096", joined.name_span,
+                 "with tenant '{}' the edge '{}' may have {} messages, but {} were planned",
+                 joined.tenant, plan.edges[i].name, plan.edges[i].bound, planned.edges[i].bound)
+          .note(
+              "limits of the graph bound most amounts; this one also grows with the tenant's "
+              "judges or the samples of its evaluations");
+  const auto memory_of = [](const Plan& of, const PlanResource& resource) {
+    const auto same = std::ranges::find_if(of.resources, [&](const PlanResource& each) {
+      return each.name == resource.name && each.kind == resource.kind;
+    });
+    return same == of.resources.end() ? 0.0 : sum_of(same->memory);
+  };
+  std::vector<std::string> seen;  // copies of a resource have the same memory
+  for (const auto& resource : plan.resources) {
+    if (resource.contract == nullptr) continue;
+    if (!seen.empty() && seen.back() == resource.name) continue;
+    seen.push_back(resource.name);
+    const double bytes = sum_of(resource.memory), most = memory_of(planned, resource);
+    if (bytes > most)
+      diagnostics.error("G096", joined.name_span,
+                        "with tenant '{}' {} '{}' needs {:.0f} bytes, but {:.0f} were planned",
+                        joined.tenant, resource.kind, resource.name, bytes, most);
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tenant_tables(std::string_view resolved_toml) {
+  std::map<std::string, std::string> tables;
+  for_each_table(resolved_toml, [&](std::string_view table) {
+    if (const auto name = tenant_of(table); !name.empty()) {
+      while (table.ends_with("\n\n")) table.remove_suffix(1);
+      tables.emplace(name, table);
+    }
+  });
+  return tables;
+}
+
+std::string with_tenant_tables(std::string_view resolved_toml,
+                               const std::map<std::string, std::string>& tables) {
+  std::string text;
+  for_each_table(resolved_toml, [&](std::string_view table) {
+    if (tenant_of(table).empty()) text += table;
+  });
+  for (const auto& [name, table] : tables) text += "\n" + table;
+  return text;
+}
+
+CheckedTenant check_joining_tenant(const std::string& path, const Plan& planned,
+                                   const std::map<std::string, std::string>& present,
+                                   const Overrides& overrides, const Catalog& catalog) {
+  CheckedGraph checked;
+  auto joined = read_joining_file(path, with_tenant_tables(planned.resolved_toml, present),
+                                  checked.sources, checked.diagnostics);
+  if (joined && has_free_slot(*joined, planned, present, checked.diagnostics)) {
+    check_and_resolve(joined->file, overrides, catalog, checked);
+    // The graph runs, so its warnings were shown when it began.
+    checked.diagnostics.change_each([&](const Diagnostic& found) {
+      return found.severity == Severity::kError || found.span.source < joined->graph_source;
+    });
+    if (checked.plan != nullptr)
+      check_planned(*joined, planned, *checked.plan, checked.diagnostics);
+  }
+  checked.diagnostics.sort();
+  CheckedTenant result;
+  if (joined && checked.plan != nullptr && !checked.diagnostics.has_errors()) {
+    const auto& all = checked.plan->tenants;
+    const auto found = std::ranges::find(all, joined->tenant, &Tenant::name);
+    CHECK(found != all.end(), "a plan lacks the tenant that joined");
+    // Its environment and rewards point into the catalog of the plan.
+    result.tenant = std::shared_ptr<const Tenant>(checked.plan, &*found);
+    result.table = tenant_tables(checked.plan->resolved_toml).at(joined->tenant);
+  }
+  result.sources = std::move(checked.sources);
+  result.diagnostics = std::move(checked.diagnostics);
+  return result;
+}
+
+}  // namespace primerl
