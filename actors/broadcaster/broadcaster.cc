@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/common/tenant_key.h"
+
 namespace primerl {
 namespace {
 
@@ -27,8 +29,8 @@ Contract Broadcaster::contract() {
              "an engine did not apply a version within applied_max")
       .out("update", &Broadcaster::update_, "apply this version", broadcast(),
            burst(one_of_each_tenant()))
-      .out("live", &Broadcaster::live_out_, "every engine in use has this version",
-           broadcast(), burst(one_of_each_tenant()))
+      .out("live", &Broadcaster::live_out_, "every engine in use has this version", broadcast(),
+           burst(one_of_each_tenant()))
       .stops_on_error()
       .single()
       .state([](auto& f) { f("keys", &Broadcaster::keys_)("armed", &Broadcaster::armed_); });
@@ -39,7 +41,7 @@ std::string Broadcaster::name_of(WeightsKey key, PolicyVersion version) const {
 }
 
 Status Broadcaster::on_weights(const WeightsReady& ready) {
-  const WeightsKey key{services().delivery().tenant};
+  const WeightsKey key = weights_key(services(), services().delivery().tenant);
   KeyRecord& record = keys_[key];
   if (record.is_given_up) return ok();
   record.newest = std::max(record.newest, ready.version);
@@ -60,7 +62,7 @@ void Broadcaster::send_update(WeightsKey key, PolicyVersion version) {
 }
 
 Status Broadcaster::on_applied(const PolicyApplied& applied) {
-  const WeightsKey key{services().delivery().tenant};
+  const WeightsKey key = weights_key(services(), services().delivery().tenant);
   KeyRecord& record = keys_[key];
   if (record.is_given_up) return ok();
   EngineRecord& engine = record.engines[applied.engine];

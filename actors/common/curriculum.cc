@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "graph/base/random.h"
+#include "graph/tenancies.h"
 
 namespace primerl {
 namespace {
@@ -45,7 +46,7 @@ double uniform(uint64_t key, uint64_t index) { return RandomStream(mix(key, inde
 }  // namespace
 
 uint64_t return_key(const Tenant& tenant, int64_t num_resumes) {
-  return mix(stable_hash(tenant.name, stable_hash(tenant.environment_label())),
+  return mix(tenancy_key(tenant, stable_hash(tenant.environment_label())),
              static_cast<uint64_t>(num_resumes));
 }
 

@@ -21,6 +21,7 @@
 #include "actors/common/known_routers.h"
 #include "actors/messages/generation.h"
 #include "graph/contract.h"
+#include "graph/tenancies.h"
 
 namespace primerl {
 
@@ -38,6 +39,9 @@ class EngineAsker : public Actor {
   /// `first_request`: actors of one tenant have request numbers of their own.
   EngineAsker(uint64_t first_request, int64_t attempts_max)
       : attempts_max_(attempts_max), next_request_(first_request) {}
+
+  /// For start(): requests of a later tenant of the slot have numbers of their own.
+  void begin_requests(const Tenant& tenant) { next_request_ += first_request_of(tenant.tenancy); }
 
   /// Prompt, sampling, salt and seed of a question; the rest is filled in.
   virtual Result<GenerateRequest> request_of(uint64_t question) = 0;

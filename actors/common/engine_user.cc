@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/common/tenant_key.h"
+
 namespace primerl {
 
 Status EngineUser::start(Resources& resources) {
@@ -28,10 +30,14 @@ Status EngineUser::on_peer(const PeerEvent& event) {
 Status EngineUser::on_update(const PolicyUpdate& update) {
   CHECK(weights_ != nullptr, "check_weights() refuses updates of a frozen engine");
   const auto& delivery = services().delivery();
-  const WeightsKey key{delivery.tenant};
+  const WeightsKey key = key_of(delivery.tenant);
   coming_[key] = Coming{update.version, delivery.ref};
   if (const auto wait = take(key)) services().set_timer("weights", *wait);
   return ok();
+}
+
+WeightsKey EngineUser::key_of(TenantSlot tenant) const {
+  return weights_ == nullptr ? WeightsKey{tenant} : weights_key(services(), tenant);
 }
 
 Status EngineUser::take_weights() {

@@ -41,6 +41,8 @@ class EngineUser : public Actor {
  protected:
   Status on_update(const PolicyUpdate& update);
   Status take_weights();
+  /// The weights that generate for a tenant: its own, or those of the folder of a frozen engine.
+  WeightsKey key_of(TenantSlot tenant) const;
   /// Sends a new EngineLoad when it differs from the last one. The derived actor fills in its own
   /// counts.
   void send_load(const EngineState& state) { send_load(state, std::nullopt); }

@@ -5,6 +5,7 @@
 
 #include "actors/common/tenant_chat.h"
 #include "graph/base/terminal_text.h"
+#include "graph/tenancies.h"
 
 namespace primerl {
 namespace {
@@ -105,6 +106,7 @@ Status Judge::start(Resources& resources) {
   // A rehearsal's tokenizer has no folder.
   is_scripted_ = tokenizer_->chat_source() == nullptr;
   tenant_ = services().tenants().front();
+  begin_requests(services().tenant(tenant_));
   const auto& rewards = tenant().rewards;
   for (uint32_t i = 0; i < rewards.size(); ++i) {
     if (!is_judge(rewards[i])) continue;
@@ -151,7 +153,8 @@ Result<GenerateRequest> Judge::request_of(uint64_t number) {
       text += (text.empty() ? "" : "\n\n") + text_of(message);
     ASSIGN_OR_RETURN(request.prompt_tokens, encode_start(*tokenizer_, text));
   }
-  request.salt = "judge";  // one for all questions: a rubric's KV blocks are computed once
+  // One for all questions: a rubric's KV blocks are computed once.
+  request.salt = tenancy_salt("judge", services().tenant(tenant_));
   request.seed = services().random(tenant_, "judge", question.question).next();
   request.sampling.temperature = reader.options.temperature;
   request.sampling.max_tokens = static_cast<int32_t>(reader.options.max_tokens);

@@ -12,10 +12,11 @@ constexpr int64_t kDonePerWorkCall = 64;
 constexpr int64_t kSessionsAtLeast = 64;
 
 SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<int32_t>& prompt,
-                             RequestName name) {
+                             RequestName name, AdapterId adapter) {
   SequenceRequest sequence;
   sequence.id = sequence_of(name);
   sequence.tenant = name.tenant;
+  sequence.adapter = adapter;
   sequence.prompt_tokens = prompt;
   sequence.sampling = request.sampling;
   sequence.seed = request.seed;
@@ -107,7 +108,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
 
 Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                        RequestName name, StepRef cause, InstanceId origin) {
-  RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name)));
+  RETURN_IF_ERROR(
+      engine_->submit(sequence_for(request, prompt, name, key_of(name.tenant).adapter)));
   submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
                       origin};
   return ok();

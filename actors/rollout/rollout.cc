@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/common/group_bytes.h"
+#include "graph/tenancies.h"
 #include "graph/tenant_outside.h"
 
 namespace primerl {
@@ -124,6 +125,7 @@ Contract Rollout::contract() {
 Status Rollout::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   tenant_ = services().tenants().front();
+  next_request_ = next_trajectory_ = first_request_of(tenant().tenancy);
   is_driven_ = drives_rollouts(tenant());
   chat_ = chat_format_of(tenant(), *tokenizer_);
   // A rehearsal's tokenizer has no folder: its prompts stay plain.
@@ -224,7 +226,7 @@ void Rollout::open(const Task& task) {
 void Rollout::make_members(Group& group, int64_t count) {
   group.attempt = base_attempt_;
   group.version = live_;
-  group.salt = fmt::format("{}:{}", tenant().name, live_);
+  group.salt = fmt::format("{}:{}", tenancy_name(tenant()), live_);
   group.members.resize(static_cast<size_t>(count));
   // Each version is evaluated with the same random numbers, so that fewer differences are chance.
   const bool is_row = is_evaluation(group.ordinal);

@@ -15,7 +15,6 @@
 
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
-#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -26,7 +25,6 @@ struct HeldRequest {
   InstanceId origin;
 
   RequestName name() const { return {tenant, request.request}; }
-  WeightsKey key() const { return {tenant}; }
   SessionName session() const { return {tenant, request.session}; }
 
   template <class F>

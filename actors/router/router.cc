@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/common/completion.h"
+#include "actors/common/tenant_key.h"
 
 namespace primerl {
 namespace {
@@ -132,11 +133,13 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
   return question;
 }
 
+WeightsKey Router::key_of(TenantSlot tenant) const { return weights_key(services(), tenant); }
+
 std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
   // A later turn sends only the end of its prompt, and that has no block names without its
   // beginning.
   if (!namer_ || held.request.known.num_tokens > 0) return {};
-  const BlockScope scope{held.key(), held.request.salt, held.request.version};
+  const BlockScope scope{key_of(held.tenant), held.request.salt, held.request.version};
   return namer_->names_of(held.request.prompt_tokens, scope);
 }
 
@@ -165,7 +168,7 @@ InstanceId Router::home_of(const HeldRequest& held) {
     return std::cmp_less(index, engines.size()) ? engines[static_cast<size_t>(index)]
                                                 : InstanceId();
   }
-  const auto in_use = in_use_.find(held.key());
+  const auto in_use = in_use_.find(key_of(held.tenant));
   if (in_use == in_use_.end()) return {};
   const auto& engines = in_use->second;
   const auto home = policy_->home(question_of(held), engines);
@@ -177,7 +180,7 @@ HeldLane Router::lane_of(const HeldRequest& held) { return {held.request.version
 bool Router::can_take(InstanceId engine, const EngineRecord& record,
                       const HeldRequest& held) const {
   const auto num_underway = static_cast<int64_t>(record.num_sent - record.num_received);
-  return !record.is_down && record.applied.of(held.key()) >= held.request.version &&
+  return !record.is_down && record.applied.of(key_of(held.tenant)) >= held.request.version &&
          record.num_room > num_underway && prefill_.room(engine) > 0;
 }
 
@@ -188,12 +191,12 @@ bool Router::is_allowed(const EngineRecord& record) const {
 }
 
 bool Router::has_sound_engine(const HeldRequest& held) const {
-  const auto in_use = in_use_.find(held.key());
+  const auto in_use = in_use_.find(key_of(held.tenant));
   if (in_use == in_use_.end()) return false;
   return std::ranges::any_of(in_use->second, [&](InstanceId engine) {
     const EngineRecord& record = engines_.at(engine);
     return record.breaker.state(services().now()) == CircuitBreaker::State::kClosed &&
-           !record.is_down && record.applied.of(held.key()) >= held.request.version;
+           !record.is_down && record.applied.of(key_of(held.tenant)) >= held.request.version;
   });
 }
 
@@ -209,8 +212,8 @@ bool Router::route(const HeldRequest& held) {
     const auto found = engines_.find(engine);
     if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
     EngineRecord& record = found->second;
-    if (engine == home && record.applied.of(held.key()) < held.request.version)
-      record.behind.try_emplace(held.key(), VersionWait{services().now()});
+    if (engine == home && record.applied.of(key_of(held.tenant)) < held.request.version)
+      record.behind.try_emplace(key_of(held.tenant), VersionWait{services().now()});
     if (!can_take(engine, record, held)) continue;
     if (!is_allowed(record) && has_sound_engine(held)) continue;
     const EngineView view{engine, record.num_sent - record.num_finished, record.num_free_blocks,

@@ -31,6 +31,7 @@
 #include "actors/router/prefix_table.h"
 #include "actors/router/session_table.h"
 #include "graph/contract.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -139,6 +140,7 @@ class Router final : public Actor {
   /// If the set changed, the held requests are sorted into lanes again.
   void refresh_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
+  WeightsKey key_of(TenantSlot tenant) const;
   /// Sends held requests that an engine can accept now, at most the burst of a handler. True if
   /// more could be sent.
   bool release_held();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/common/group_bytes.h"
+#include "graph/tenancies.h"
 #include "kernels/train/objective.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/top_k.h"
@@ -146,6 +147,7 @@ Contract Teacher::contract() {
 
 Status Teacher::start(Resources&) {
   tenant_ = services().tenants().front();
+  begin_requests(services().tenant(tenant_));
   return ok();
 }
 
@@ -197,7 +199,7 @@ Result<GenerateRequest> Teacher::request_of(uint64_t number) {
   GenerateRequest request;
   request.prompt_tokens.assign(member.tokens.begin() + std::ptrdiff_t(begin),
                                member.tokens.begin() + std::ptrdiff_t(end));
-  request.salt = "teacher";
+  request.salt = tenancy_salt("teacher", services().tenant(tenant_));
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 1;
   request.sampling.prompt_logprobs = true;

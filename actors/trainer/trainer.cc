@@ -376,7 +376,7 @@ void Trainer::end_step(const Result<TrainReport>& report) {
 
 Status Trainer::publish(bool is_last) {
   ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(tenant_, version_));
-  RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, {tenant_})));
+  RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, {tenant_, AdapterId(tenant().tenancy)})));
   is_published_ = true;
   weights_out_.send({.version = version_, .is_last = is_last}, for_tenant(tenant_));
   return ok();

@@ -42,6 +42,7 @@ using SequenceId = Id<struct SequenceTag, uint64_t>;
 struct SequenceRequest {
   SequenceId id;  // chosen by the caller, unique while the sequence lives
   TenantSlot tenant{0};
+  AdapterId adapter = kWholeWeights;
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], >= 1
   SamplingParams sampling;
   uint64_t seed = 0;
@@ -51,13 +52,14 @@ struct SequenceRequest {
   int32_t priority = 0;  // lower first
 
   /// The weights that generate its tokens.
-  WeightsKey key() const { return {tenant}; }
+  WeightsKey key() const { return {tenant, adapter}; }
 
   template <class F>
   static void fields(F& f) {
     using S = SequenceRequest;
-    f("id", &S::id)("tenant", &S::tenant)("prompt_tokens", &S::prompt_tokens)(
-        "sampling", &S::sampling)("seed", &S::seed)("salt", &S::salt)("priority", &S::priority);
+    f("id", &S::id)("tenant", &S::tenant)("adapter", &S::adapter)(
+        "prompt_tokens", &S::prompt_tokens)("sampling", &S::sampling)("seed", &S::seed)(
+        "salt", &S::salt)("priority", &S::priority);
   }
 };
 

@@ -17,7 +17,9 @@
 
 namespace primerl {
 
-/// The adapter that a tenant trains on shared weights; 0: no adapter, whole weights.
+/// The adapter that a tenant trains on shared weights; 0: whole weights, or the adapter of the
+/// first tenant of its slot. Later tenants of the slot have the numbers of their tenancies
+/// (graph/tenancies.h).
 using AdapterId = Id<struct AdapterTag>;
 inline constexpr AdapterId kWholeWeights(0);
 

@@ -8,6 +8,7 @@
 
 #include "graph/base/random.h"
 #include "graph/catalog.h"
+#include "graph/tenancies.h"
 #include "kernels/train/objective.h"
 #include "kernels/train/optimizer.h"
 #include "kernels/train/schedule.h"
@@ -149,8 +150,7 @@ AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed) {
   config.targets = tenant.adapter.targets;
   config.is_rank_stabilized = tenant.adapter.rslora;
   config.dropout = tenant.adapter.dropout;
-  // Uses the tenant's name, so its adapter is the same alone and beside other tenants.
-  config.init_seed = stable_hash(tenant.name, seed);
+  config.init_seed = tenancy_key(tenant, seed);
   return config;
 }
 

@@ -9,6 +9,7 @@
 #include "graph/base/counted.h"
 #include "graph/base/files.h"
 #include "graph/base/shell_word.h"
+#include "graph/tenancies.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/eval_graph.h"
@@ -64,8 +65,8 @@ Result<std::vector<Json>> read_lines(const fs::path& file) {
 Result<std::vector<Json>> evaluations_in(const fs::path& folder, const Plan& plan) {
   std::vector<Json> all;
   for (const Tenant& tenant : plan.tenants) {
-    ASSIGN_OR_RETURN(
-        auto lines, read_lines(folder / evaluations_file_name(tenant.name, plan.layout_tenants())));
+    ASSIGN_OR_RETURN(auto lines, read_lines(folder / evaluations_file_name(tenancy_name(tenant),
+                                                                           plan.layout_tenants())));
     const size_t count = std::min(lines.size(), tenant.num_environments());
     std::move(lines.end() - static_cast<std::ptrdiff_t>(count), lines.end(),
               std::back_inserter(all));
@@ -78,7 +79,7 @@ Status copy_rollouts(const fs::path& folder, const Plan& plan, const std::string
   for (const Tenant& tenant : plan.tenants) {
     ASSIGN_OR_RETURN(
         const std::string text,
-        read_text_file(folder / rollouts_file_name(tenant.name, plan.layout_tenants())));
+        read_text_file(folder / rollouts_file_name(tenancy_name(tenant), plan.layout_tenants())));
     all += text;
   }
   return replace_file(system_files(), file, all);
@@ -154,7 +155,8 @@ int report_evaluations(const EvalArguments& arguments, const Plan& plan, const R
       return fail(copied.error(), kExitFailed);
   const std::string rollouts =
       arguments.rollouts.empty()
-          ? (folder.path() / rollouts_file_name(plan.tenants.front().name, plan.layout_tenants()))
+          ? (folder.path() /
+             rollouts_file_name(tenancy_name(plan.tenants.front()), plan.layout_tenants()))
                 .string()
           : arguments.rollouts;
   if (arguments.run.json) {

@@ -201,6 +201,9 @@ Result<std::string> evaluation_graph(const Plan& plan, const EvaluationChanges& 
         .note(
             "supervised training has no engine: name a graph with a node of actor 'rollout', "
             "and the trained folder with --model");
+  if (plan.tenants.empty())
+    return error(Code::kInvalid, "graph '{}' has no tenant to evaluate", plan.settings.name)
+        .note("add a table [tenant.<name>] with environment = { name = ... }");
   Sources sources;
   Diagnostics diagnostics;
   auto root =
@@ -210,6 +213,7 @@ Result<std::string> evaluation_graph(const Plan& plan, const EvaluationChanges& 
     if (changes.tenant.empty() || changes.tenant == tenant.name)
       RETURN_IF_ERROR(check_changes(tenant, changes));
   set_value(table_of(*root, "graph"), "name", Value(plan.settings.name + "-eval", {}));
+  remove_key(table_of(*root, "graph"), "tenant_limits");  // of adapters, which are left out
   RETURN_IF_ERROR(keep_tenants(*root, changes));
   Table& nodes = table_of(*root, "node");
   std::erase_if(nodes.entries, [&](const Entry& node) { return !players.contains(node.key); });

@@ -6,6 +6,7 @@
 
 #include "graph/base/counted.h"
 #include "graph/base/shell_word.h"
+#include "graph/tenancies.h"
 #include "runtime/monitor/curve.h"
 #include "runtime/store/checkpoint.h"
 
@@ -115,9 +116,9 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
                     newest->get("off_policy/mean"), newest->get("off_policy/max"),
                     tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
   text += alarms_text(metrics.alarms(), tenant.name);
-  const auto found =
-      find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.layout_tenants()),
-                       CheckpointDepth::kSizes);
+  const auto found = find_checkpoints(
+      checkpoints_folder(folder.path(), tenancy_name(tenant), plan.layout_tenants()),
+      CheckpointDepth::kSizes);
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown_path(found.newest->folder));
   return text;
 }
@@ -184,9 +185,9 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
       for (const AlarmChange& change : metrics->alarms().changes)
         if (change.tenant == tenant.name) alarms.push_back(change.json());
     if (!alarms.as_array().empty()) entry.set("alarms", std::move(alarms));
-    const auto found =
-        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.layout_tenants()),
-                         CheckpointDepth::kSizes);
+    const auto found = find_checkpoints(
+        checkpoints_folder(folder.path(), tenancy_name(tenant), plan.layout_tenants()),
+        CheckpointDepth::kSizes);
     if (found.newest) entry.set("checkpoint", found.newest->folder.string());
     tenants.push_back(std::move(entry));
   }

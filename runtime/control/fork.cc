@@ -7,6 +7,7 @@
 
 #include "graph/base/counted.h"
 #include "graph/base/real_clock.h"
+#include "graph/tenancies.h"
 #include "runtime/control/launch.h"
 #include "runtime/control/stop_signals.h"
 #include "runtime/program/programs.h"
@@ -31,7 +32,7 @@ Duration remake_max(int64_t num_steps) {
 }
 
 fs::path source_folder(const ResumeChoice& choice, const Plan& plan, const Tenant& tenant) {
-  return checkpoints_folder(choice.fork_of, tenant.name, plan.layout_tenants());
+  return checkpoints_folder(choice.fork_of, tenancy_name(tenant), plan.layout_tenants());
 }
 
 /// Why a tenant has no checkpoint of the step.
@@ -238,7 +239,8 @@ Status make_fork_checkpoints(const Plan& plan, const RunFolder& folder, ResumeCh
     if (choice.remakes[slot] == nullptr) continue;
     const auto remake = std::exchange(choice.remakes[slot], nullptr);
     const Tenant& tenant = plan.tenants[slot];
-    const fs::path out = checkpoints_folder(folder.path(), tenant.name, plan.layout_tenants());
+    const fs::path out =
+        checkpoints_folder(folder.path(), tenancy_name(tenant), plan.layout_tenants());
     auto made = make_checkpoint(
         *remake, tenant, choice.fork_of, out,
         folder.logs_folder() / fmt::format("remake-{}.stderr", folder_name(tenant.name)));

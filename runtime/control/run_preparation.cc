@@ -7,6 +7,7 @@
 #include <map>
 
 #include "graph/base/real_clock.h"
+#include "graph/tenancies.h"
 #include "runtime/control/fork.h"
 #include "runtime/control/resume_checks.h"
 #include "runtime/replay/traced_resources.h"
@@ -49,9 +50,9 @@ const std::vector<FoundCheckpoints>& checkpoints_of(const fs::path& run_folder, 
                                                     ResumeChoice& choice) {
   if (choice.found.empty())
     for (const auto& tenant : plan.tenants)
-      choice.found.push_back(
-          find_checkpoints(checkpoints_folder(run_folder, tenant.name, plan.layout_tenants()),
-                           CheckpointDepth::kContents));
+      choice.found.push_back(find_checkpoints(
+          checkpoints_folder(run_folder, tenancy_name(tenant), plan.layout_tenants()),
+          CheckpointDepth::kContents));
   return choice.found;
 }
 
@@ -102,7 +103,7 @@ Result<bool> skip_newer_checkpoints(const fs::path& run_folder, const Plan& plan
     if (!found.newest || found.newest->step <= step) continue;
     auto note = fmt::format("the checkpoint of step {} is newer than the remaining record",
                             found.newest->step);
-    const auto folder = checkpoints_folder(run_folder, tenant.name, plan.layout_tenants());
+    const auto folder = checkpoints_folder(run_folder, tenancy_name(tenant), plan.layout_tenants());
     found = find_checkpoints(folder, CheckpointDepth::kContents, step);
     found.ignored.insert(found.ignored.begin(), std::move(note));
     passes_over = true;
@@ -166,7 +167,7 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
   const bool has_any = std::ranges::any_of(
       of_all, [](const FoundCheckpoints& found) { return found.newest.has_value(); });
   for (const auto& tenant : plan.tenants) {
-    const auto folder = checkpoints_folder(run_folder, tenant.name, plan.layout_tenants());
+    const auto folder = checkpoints_folder(run_folder, tenancy_name(tenant), plan.layout_tenants());
     auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.follow.record.empty()) {
@@ -394,7 +395,7 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
   for (size_t slot = 0; is_new && slot < choice.points.size(); ++slot) {
     ResumePoint& point = choice.points[slot];
     const fs::path own =
-        checkpoints_folder(folder->path(), plan.tenants[slot].name, plan.layout_tenants());
+        checkpoints_folder(folder->path(), tenancy_name(plan.tenants[slot]), plan.layout_tenants());
     if (point.folder.empty() || point.folder.parent_path() == own) continue;
     const fs::path kept = own / fmt::format("step_{}", point.step);
     RETURN_IF_ERROR(take_over_checkpoint(point.folder, kept));

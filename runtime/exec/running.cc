@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/outside.h"
+#include "graph/tenancies.h"
 
 namespace primerl {
 namespace {
@@ -167,9 +168,7 @@ void Running::refuse(const Error& error) {
 }
 
 RandomStream Running::random(TenantSlot tenant, std::string_view purpose, uint64_t index) const {
-  // Uses the tenant's name, so a tenant gets the same random numbers alone and beside other
-  // tenants.
-  const uint64_t key = stable_hash(purpose, stable_hash(this->tenant(tenant).name, random_key_));
+  const uint64_t key = stable_hash(purpose, tenancy_key(this->tenant(tenant), random_key_));
   return RandomStream(mix(key, index));
 }
 

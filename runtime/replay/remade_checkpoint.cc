@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "graph/tenancies.h"
 #include "runtime/backends/backends.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/replay/record_prefix.h"
@@ -295,7 +296,7 @@ Result<Remake> TrainingRecord::remake_from(const Part& part, TenantSlot tenant,
   remake.trainer = trainer_of(plan, remake.group, tenant);
   const int64_t begun = begun_step(*part.trace, tenant);
   const auto found = find_checkpoints(
-      checkpoints_folder(run_, plan.tenants[tenant.index()].name, plan.layout_tenants()),
+      checkpoints_folder(run_, tenancy_name(plan.tenants[tenant.index()]), plan.layout_tenants()),
       CheckpointDepth::kContents, step - 1);
   const bool has_newer = found.newest && found.newest->step > begun;
   remake.from_step = has_newer ? found.newest->step : begun;

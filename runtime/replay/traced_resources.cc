@@ -111,6 +111,7 @@ std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group) {
   std::vector<TenantSlot> tenants;
   for (const InstanceId instance : plan.group(group).instances) {
     const TenantSlot named = plan.instance(instance).tenant;
+    if (plan.is_free(named)) continue;
     const TenantSlot tenant = named.is_none() ? TenantSlot(0) : named;
     if (std::find(tenants.begin(), tenants.end(), tenant) == tenants.end())
       tenants.push_back(tenant);
@@ -242,8 +243,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.is_live = is_live;
       setup.points = points;
       setup.tolerance = tolerance_of(plan);
-      setup.publish = [channel_of](TenantSlot tenant, const WeightSnapshot& weights) {
-        return (*channel_of)->publish(with_key(weights, WeightsKey{tenant}));
+      setup.publish = [channel_of, &plan](TenantSlot tenant, const WeightSnapshot& weights) {
+        const AdapterId adapter(plan.in_slot(tenant).tenancy);
+        return (*channel_of)->publish(with_key(weights, {tenant, adapter}));
       };
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));

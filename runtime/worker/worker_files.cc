@@ -1,5 +1,6 @@
 #include "runtime/worker/worker_files.h"
 
+#include "graph/tenancies.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -17,8 +18,8 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
       steps_(step_lines_file(run_folder_ / "logs", process)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<Store>(CheckpointStore(
-        system_files(), checkpoints_folder(run_folder_, tenant.name, plan.layout_tenants()),
-        tenant.name,
+        system_files(),
+        checkpoints_folder(run_folder_, tenancy_name(tenant), plan.layout_tenants()), tenant.name,
         KeptCheckpoints{.last = tenant.keep_last,
                         .interval = tenant.checkpoint_every,
                         .every = tenant.keep_every,

@@ -10,6 +10,7 @@
 #include "graph/base/counted.h"
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
+#include "graph/tenancies.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/program/command_line.h"
 #include "runtime/replay/traced_resources.h"
@@ -78,8 +79,9 @@ std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
   // incomplete last line of a crash.
   std::vector<std::pair<std::string, uint64_t>> sizes;
   for (const Tenant& tenant : plan.tenants) {
-    for (const std::string& name : {rollouts_file_name(tenant.name, plan.layout_tenants()),
-                                    evaluations_file_name(tenant.name, plan.layout_tenants())})
+    for (const std::string& name :
+         {rollouts_file_name(tenancy_name(tenant), plan.layout_tenants()),
+          evaluations_file_name(tenancy_name(tenant), plan.layout_tenants())})
       if (const auto size = complete_line_bytes(run_folder / name); size.ok())
         sizes.emplace_back(name, *size);
   }

@@ -64,6 +64,20 @@ TEST_F(RolloutTest, EqualSeedsDrawEqualNumbers) {
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(first[i].seed, second[i].seed);
 }
 
+TEST_F(RolloutTest, ALaterTenantOfASlotHasOtherNumbersAndSalts) {
+  Tenant tenant = testing::a_tenant();
+  tenant.tenancy = 2;
+  rollout.set_tenants({tenant});
+  live(3);
+  task(7, "abc");
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  EXPECT_EQ(made[0].request, uint64_t{2} << 32);
+  EXPECT_EQ(made[0].session, uint64_t{2} << 32);
+  EXPECT_EQ(made[1].request, made[0].request + 1);
+  EXPECT_EQ(made[0].salt, "main~2:3");
+}
+
 TEST_F(RolloutTest, TheGateShutsAfterTheLastGroupThatMayOpen) {
   live(0);  // two groups per batch, one step of lead: four may be open
   for (uint64_t i = 0; i < 6; ++i) task(i);

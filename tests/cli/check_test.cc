@@ -285,6 +285,41 @@ all = { cpus = "1023", nodes = ["prefill", "decode", "trainer", "broadcaster", "
                  "note: they may use: 0");
 }
 
+// Tenants that join.
+
+TEST(CheckOfATenant, SaysWhetherItFitsAGraph) {
+  const std::string graph = source_path("examples/hosted/graph.toml");
+  for (const char* name : {"alice", "bob"}) {
+    const auto end = run_graph_program(
+        {"check", graph, "--tenant", source_path(fmt::format("examples/hosted/{}.toml", name))});
+    EXPECT_EQ(end.code, 0) << end.err;
+    EXPECT_THAT(end.out, HasSubstr(fmt::format("tenant '{}' fits graph 'hosted'; 1 of 8", name)));
+  }
+  const auto empty = run_graph_program({"check", graph});
+  EXPECT_EQ(empty.code, 0) << empty.err;
+  EXPECT_THAT(empty.out, HasSubstr("0 tenants of 8 slots; not rehearsed: no slot has a tenant"));
+}
+
+TEST(CheckOfATenant, ReportsItsFaultsAsThoseOfAGraph) {
+  const std::string graph = source_path("examples/hosted/graph.toml");
+  ScratchFolder folder;
+  const std::string file = (folder.path() / "eve.toml").string();
+  write_text(file,
+             "[tenant.eve]\nenvironment = { name = \"copy\" }\n[tenant.eve.adapter]\nrank = 32\n");
+  const auto end = run_graph_program({"check", graph, "--tenant", file});
+  EXPECT_EQ(end.code, 2) << end.out;
+  EXPECT_THAT(end.err, StartsWith(file + ":4:8: error[G096]: the adapter of tenant 'eve' has rank "
+                                         "32, more than the graph allows, 16"));
+  const auto json = run_graph_program({"check", graph, "--tenant", file, "--json"});
+  EXPECT_EQ(json.code, 2);
+  const Json document = parse_json(json.out, "findings").value();
+  EXPECT_FALSE(*document.get_bool("ok"));
+  EXPECT_EQ(*document.find("diagnostics")->as_array()[0].get_string("code"), "G096");
+  const auto none = run_graph_program({"check", graph, "--tenant", file + ".missing"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("error[G003]"));
+}
+
 // Files of examples.
 
 class AFileOfExamples : public AModelFolder {

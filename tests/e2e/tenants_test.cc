@@ -58,6 +58,30 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
   expect_that_the_trace_has_each(run);
 }
 
+/// Free slots have no actors and no files; the run folder is laid out for several tenants.
+TEST_F(TwoTenants, OneInAGraphWithFreeSlotsTrainsAsItWouldAlone) {
+  const std::vector<std::string> exact = {"--max-steps", "3",
+                                          "--set",       "resource.learner.threads=1",
+                                          "--set",       "resource.engine.threads=1",
+                                          "--set",       "tenant.reverse.max_off_policy_steps=0"};
+  const fs::path run = folder("hosted");
+  std::vector<std::string> hosted = words(alone("reverse"), run, exact);
+  hosted.insert(hosted.end(), {"--set", "graph.tenant_limits={ tenants_max = 4, rank = 16 }"});
+  const auto end = run_graph_program(hosted);
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const char* left : {"checkpoints", "rollouts"}) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(run / left))
+      names.push_back(entry.path().stem().string());
+    EXPECT_THAT(names, ElementsAre("reverse")) << left;
+  }
+  const auto found = run_graph_program({"rollouts", run.string()});
+  EXPECT_EQ(found.code, 0) << found.err;
+  const auto replayed = run_graph_program({"replay", run.string(), "--tenant", "reverse"});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  expect_as_alone(run, "reverse", words(alone("reverse"), folder("reverse"), exact));
+}
+
 /// Another learning rate changes the tenant's own steps and is reported; the replay of the other
 /// tenant matches the record.
 TEST_F(TwoTenants, AReplayOfOneComputesOnlyItsOwnSteps) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace primerl::testing {
 
@@ -136,6 +137,10 @@ SmallGraph& SmallGraph::edge(const std::string& from, const std::string& to, Edg
 std::shared_ptr<const Plan> SmallGraph::plan() {
   Plan& plan = parts_->plan;
   plan.settings = settings;
+  while (std::cmp_less(plan.free_slots.size(), num_free_slots)) {
+    plan.free_slots.insert(plan.free_slots.begin(), plan.tenants.back());
+    plan.tenants.pop_back();
+  }
   for (Tenant& tenant : plan.tenants) tenant.environment_timeout = environment_timeout;
   for (PlanEdge& edge : plan.edges) {
     const Contract& source = *plan.node(edge.from).contract;

@@ -104,6 +104,7 @@ class SmallGraph {
 
   GraphSettings settings;
   Duration environment_timeout = Duration::seconds(1);
+  int num_free_slots = 0;  // the last of `num_tenants` slots have no tenant
 
  private:
   struct Parts;

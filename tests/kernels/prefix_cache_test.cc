@@ -78,6 +78,20 @@ TEST(PrefixCache, WithoutASaltNoBlockIsFoundUnderNewerWeights) {
   EXPECT_EQ(take_step(scheduler).rows.num_rows(), 9);
 }
 
+TEST(PrefixCache, ALaterTenantOfASlotFindsNoBlockOfAnEarlierOne) {
+  auto scheduler = make_scheduler(kBlocksOfFour);
+  const auto of_use = [](uint64_t id, uint32_t use) {
+    auto request = make_request(id, 9, 1, "a:0");
+    request.adapter = AdapterId(use);
+    return request;
+  };
+  for (const uint32_t use : {0U, 1U}) scheduler.set_version(of_use(0, use).key(), PolicyVersion(0));
+  EXPECT_EQ(num_computed(scheduler, of_use(1, 0)), 9);
+  EXPECT_EQ(num_computed(scheduler, of_use(2, 0)), 1);
+  EXPECT_EQ(num_computed(scheduler, of_use(3, 1)), 9) << "equal tokens, slot and salt";
+  EXPECT_EQ(num_computed(scheduler, of_use(4, 1)), 1);
+}
+
 TEST(PrefixCache, BlocksComputedAgainUnderNewerWeightsAreNotShared) {
   auto scheduler = make_scheduler({.kv_blocks = 6, .block_size = 4});
   scheduler.set_version({}, PolicyVersion(3));

@@ -207,6 +207,22 @@ TEST(Tenants, FreeSlotsChangeNothing) {
   }
 }
 
+/// A tenant of the same name and table in a slot that was used before trains as well, under other
+/// keys and with other random numbers.
+TEST(Tenants, ALaterUseOfASlotDrawsOthers) {
+  const CheckedGraph graph = graph_of({"ada", "bo"}, 0);
+  ASSERT_NE(graph.plan, nullptr);
+  CheckedGraph later = graph_of({"ada", "bo"}, 0);
+  auto plan = std::make_shared<Plan>(*later.plan);
+  plan->tenants[0].tenancy = 1;
+  later.plan = plan;
+  const Ended first = run(graph, 1), second = run(later, 1);
+  ASSERT_EQ(second.outcome.end, RunEnd::kFinished) << second.fault;
+  EXPECT_EQ(trained(first.left.at("bo")), trained(second.left.at("bo")));
+  EXPECT_NE(trained(first.left.at("ada")), trained(second.left.at("ada")));
+  EXPECT_EQ(first.left.at("ada").metrics.size(), second.left.at("ada").metrics.size());
+}
+
 /// On policy, a tenant's rollouts and metrics, and so its adapter, equal those of a run of its own:
 /// with two to eight tenants, at any position among them and under any schedule.
 TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {

@@ -249,5 +249,11 @@ TEST(RunFolder, TenantsGetALevelOfTheirOwnOnlyWhenThereAreSeveral) {
   EXPECT_EQ(checkpoints_folder("r", "main", 2), fs::path("r/checkpoints/main"));
 }
 
+TEST(RunFolder, ALaterUseOfANameHasFilesOfItsOwn) {
+  EXPECT_EQ(checkpoints_folder("r", "main~2", 2), fs::path("r/checkpoints/main-2"));
+  EXPECT_EQ(rollouts_file_name("main~2", 2), "rollouts/main-2.jsonl");
+  EXPECT_EQ(evaluations_file_name("main~2", 2), "evaluations/main-2.jsonl");
+}
+
 }  // namespace
 }  // namespace primerl
