@@ -1,6 +1,7 @@
 #include "graph/tenancies.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "graph/base/random.h"
 
@@ -17,6 +18,38 @@ Result<uint32_t> Tenancies::begin(TenantSlot slot, const std::string& name) {
         .note("join under another name, or start the graph again");
   by_slot_[slot] = by_name_[name] = number;
   return number;
+}
+
+Json Tenancies::json() const {
+  Json slots = Json::object(), names = Json::object();
+  for (const auto& [slot, number] : by_slot_) slots.set(std::to_string(slot.value), number);
+  for (const auto& [name, number] : by_name_) names.set(name, number);
+  return Json::object().set("slots", std::move(slots)).set("names", std::move(names));
+}
+
+Result<Tenancies> Tenancies::read(const Json& json) {
+  const auto corrupt = [] { return error(Code::kCorrupt, "the numbers of tenants are damaged"); };
+  Tenancies read;
+  for (const char* key : {"slots", "names"}) {
+    const Json* table = json.find(key);
+    if (table == nullptr || !table->is_object()) return corrupt();
+    for (const auto& [name, value] : table->as_object()) {
+      if (!value.is_integer() || value.as_int() < 0 || value.as_int() > kTenancyMax)
+        return corrupt();
+      const auto number = static_cast<uint32_t>(value.as_int());
+      if (table == json.find("names")) {
+        read.by_name_[name] = number;
+        continue;
+      }
+      uint32_t slot = 0;
+      const char* const end = name.data() + name.size();
+      if (const auto [rest, fault] = std::from_chars(name.data(), end, slot);
+          fault != std::errc() || rest != end)
+        return corrupt();
+      read.by_slot_[TenantSlot(slot)] = number;
+    }
+  }
+  return read;
 }
 
 std::string tenancy_name(const Tenant& tenant) { return tenancy_salt(tenant.name, tenant); }

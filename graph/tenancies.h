@@ -4,7 +4,7 @@
 /// number 0, and then all keys, names and random numbers are those of a graph whose tenants never
 /// leave.
 ///
-/// Not thread-safe. Its fields are its whole state.
+/// Not thread-safe. json() is its whole state.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "graph/base/ids.h"
+#include "graph/base/json.h"
 #include "graph/base/result.h"
 #include "graph/tenant.h"
 
@@ -27,10 +28,9 @@ class Tenancies {
   /// then nothing changed.
   Result<uint32_t> begin(TenantSlot slot, const std::string& name);
 
-  template <class F>
-  static void fields(F& f) {
-    f("by_slot", &Tenancies::by_slot_)("by_name", &Tenancies::by_name_);
-  }
+  Json json() const;
+  /// The state that json() wrote; kCorrupt if it is none.
+  static Result<Tenancies> read(const Json& json);
 
  private:
   std::map<TenantSlot, uint32_t> by_slot_;   // newest number

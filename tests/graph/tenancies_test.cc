@@ -55,6 +55,20 @@ TEST(Tenancies, HoldAtTheBoundAndOnePastIt) {
   EXPECT_EQ(tenancies.begin(TenantSlot(1), "bob").value(), 0U) << "the refusal changed nothing";
 }
 
+TEST(Tenancies, ContinueFromTheirText) {
+  Tenancies tenancies;
+  for (const char* name : {"alice", "bob", "alice"})
+    ASSERT_TRUE(tenancies.begin(TenantSlot(1), name).ok());
+  auto again = Tenancies::read(parse_json(tenancies.json().dump(), "numbers").value());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->begin(TenantSlot(1), "cy").value(), 3U);
+  EXPECT_EQ(again->begin(TenantSlot(0), "bob").value(), 2U);
+  for (const char* damaged : {"{}", R"({"slots":{"x":0},"names":{}})",
+                              R"({"slots":{"0":16384},"names":{}})", R"({"slots":[],"names":{}})"})
+    EXPECT_FALSE(Tenancies::read(parse_json(damaged, "numbers").value()).ok()) << damaged;
+  EXPECT_TRUE(Tenancies::read(parse_json(R"({"slots":{"0":16383},"names":{}})", "n").value()).ok());
+}
+
 TEST(Tenancies, TheFirstUseIsNamedAndDrawsAsWithoutNumbers) {
   EXPECT_EQ(tenancy_name(a_use("alice", 0)), "alice");
   EXPECT_EQ(tenancy_name(a_use("alice", 2)), "alice~2");
