@@ -168,7 +168,7 @@ TEST_P(Fp8Model, WeightsWithoutAScaleAreRefusedByNameAndChangeNothing) {
 }
 
 TEST(Fp8Learner, ACheckpointWithoutAScaleIsRefusedByNameAndChangesNothing) {
-  const auto folder = make_folder(model("qwen3"));
+  const auto folder = make_folder(wide_model("qwen3"));
   auto learner = make_learner(folder, learner_options("fp8", 1e-3));
   const auto saved = testing::scratch_folder("saved_fp8");
   ASSERT_TRUE(learner->step(testing::two_groups(kTenant), never).ok());

@@ -11,6 +11,7 @@
 #include "kernels/cpu/learner/learner.h"
 #include "kernels/train/batch_file.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/never.h"
 #include "tests/cpu/tiny_model.h"
 
 namespace primerl {
@@ -18,8 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::make_folder;
-
-bool never() { return false; }
+using testing::never;
 
 std::unique_ptr<CpuLearner> make_learner(const std::filesystem::path& folder,
                                          const LearnerOptions& options) {

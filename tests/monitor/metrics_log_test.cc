@@ -100,7 +100,7 @@ TEST(MetricsLog, StepsAfterTheCheckpointReplaceTheirLines) {
   ScratchFolder scratch;
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
   ASSERT_TRUE(folder.ok());
-  const auto open = [&] { return MetricsLog::open(**folder, 1e9, true).value(); };
+  const auto open = [&] { return MetricsLog::open(**folder, 1e9, true, {}).value(); };
   const MetricValues evaluation = {{"eval/e/avg@1", 0.5}}, waiting = {{"waiting/groups", 2}};
   {
     auto log = open();
