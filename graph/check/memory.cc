@@ -88,7 +88,9 @@ int32_t model_of(const Draft& draft, const DraftResource& resource) {
 /// A process that trains several tenants keeps saved states until each tenant has passed them. A
 /// run without a record, or with a flight recorder, makes none.
 bool keeps_waiting_cuts(const Draft& draft, const DraftResource& resource) {
-  return resource.common.kind == "learner" && draft.tenants.size() > 1 && draft.trace.is_on() &&
+  const bool has_several =
+      draft.tenants.size() > 1 || draft.settings.tenant_limits.tenants_max > 1;
+  return resource.common.kind == "learner" && has_several && draft.trace.is_on() &&
          draft.trace.level != "ring";
 }
 

@@ -77,7 +77,8 @@ void WorkerCuts::tick(Time now, uint64_t num_steps) {
     {
       const std::lock_guard lock(mutex_);
       now_ = now;
-      requests = waiting_.requests(now);
+      // A tenant alone is late for none: its cuts wait for its own checkpoints.
+      if (num_trained_ > 1) requests = waiting_.requests(now);
     }
     for (const WaitingCuts::Request& each : requests) setup_.request(each);
     return;
