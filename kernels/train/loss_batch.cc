@@ -206,6 +206,7 @@ Status check_client_loss(const LossOptions& loss) {
   if (objective.needs_measured()) return refuse("the log-probabilities of all tokens of a step");
   if (objective.needs_reference() || objective.rule == ObjectiveRule::kDistillation)
     return refuse("a reference model");
+  if (objective.rule == ObjectiveRule::kTopK) return refuse("the likeliest tokens of a teacher");
   if (objective.mean != LossMean::kToken) return refuse("the length of each sequence");
   return ok();
 }

@@ -92,6 +92,7 @@ TEST(ClientLoss, IsASumOverTargetsEachByItself) {
   EXPECT_THAT(fault("grpo"), HasSubstr("the length of each sequence"));
   EXPECT_THAT(fault("opd"), HasSubstr("a reference model"));
   EXPECT_THAT(fault("ref_kl"), HasSubstr("a reference model"));
+  EXPECT_THAT(fault("gkd"), HasSubstr("the likeliest tokens of a teacher"));
   LossOptions penalty;
   penalty.kind = "ppo";
   penalty.reference_weight = 0.1;
