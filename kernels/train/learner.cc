@@ -186,10 +186,11 @@ void Learner::run_steps(const std::vector<TenantSlot>& tenants,
 
 void Learner::leave_queue(TenantSlot tenant) {
   turns_.leave(tenant);
-  if (in_progress_.erase(tenant) > 0) discard(tenant);
+  const auto result = fetch(loss_results_, tenant);
+  // Whoever leaves without the result cannot know that its gradients were added.
+  if (in_progress_.erase(tenant) > 0 || (result && result->ok())) discard(tenant);
   queue_.erase(tenant);
   reports_.erase(tenant);
-  loss_results_.erase(tenant);
 }
 
 }  // namespace primerl

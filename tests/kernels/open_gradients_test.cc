@@ -131,6 +131,33 @@ TEST(OpenGradientsInAQueue, LeavingItBetweenCallsKeepsThem) {
   EXPECT_TRUE(learner->apply(kCaller, {}).ok());
 }
 
+/// The work call of another tenant ran its only pass.
+TEST(OpenGradientsInAQueue, LeavingItWithoutTheResultDiscardsThem) {
+  const auto learner = queued_learner();
+  ASSERT_TRUE(learner->accumulate(*calls_of(kCaller, 1), nullptr).ok());
+  const auto calls = calls_of(kCaller, 1), others = calls_of(kOtherCaller, 1);
+  EXPECT_FALSE(learner->accumulate_queued(calls, 1, nullptr));
+  EXPECT_FALSE(learner->accumulate_queued(others, 1, nullptr));
+  ASSERT_TRUE(learner->accumulate_queued(others, 2, nullptr));
+  learner->leave_queue(kCaller);
+  EXPECT_FALSE(learner->has_open_gradients(kCaller)) << "the call would count twice if repeated";
+  EXPECT_TRUE(learner->has_open_gradients(kOtherCaller));
+}
+
+/// A refused call added nothing.
+TEST(OpenGradientsInAQueue, LeavingItWithoutTheErrorOfARefusedCallKeepsThem) {
+  const auto learner = queued_learner();
+  ASSERT_TRUE(learner->accumulate(*calls_of(kCaller, 1), nullptr).ok());
+  auto bad = std::make_shared<LossBatch>(*calls_of(kCaller, 1));
+  bad->data[0].targets.clear();
+  const auto others = calls_of(kOtherCaller, 1);
+  EXPECT_FALSE(learner->accumulate_queued(bad, 1, nullptr));
+  EXPECT_FALSE(learner->accumulate_queued(others, 1, nullptr));
+  ASSERT_TRUE(learner->accumulate_queued(others, 2, nullptr));
+  learner->leave_queue(kCaller);
+  EXPECT_TRUE(learner->has_open_gradients(kCaller));
+}
+
 TEST(OpenGradientsInAQueue, ARefusedCallHasItsErrorAndTakesOneWorkCall) {
   const auto learner = queued_learner();
   auto bad = std::make_shared<LossBatch>(*calls_of(kCaller, 3));
