@@ -13,8 +13,8 @@
 namespace primerl {
 namespace {
 
-constexpr std::string_view kHeadName = "lm_head.weight";
-constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+constexpr std::string_view kHeadTensor = "lm_head.weight";
+constexpr std::string_view kEmbeddingTensor = "model.embed_tokens.weight";
 
 /// If the base is not on this machine, only the shapes of the tensors are checked.
 Status check_base(const std::string& base, const ModelConfig& model) {
@@ -69,7 +69,7 @@ Status check_head_copy(const std::filesystem::path& folder, const AdapterFolder&
                  copy->name, fmt::join(copy->shape, ", "), fmt::join(shape, ", "));
   const auto base = read_model_tensors(read.base);
   if (!base.ok()) return ok();
-  for (const std::string_view name : {kHeadName, kEmbeddingName}) {
+  for (const std::string_view name : {kHeadTensor, kEmbeddingTensor}) {
     const auto head = std::ranges::find(*base, name, &WeightTensor::name);
     if (head == base->end()) continue;
     if (head->shape == shape && are_alike(*copy, *head)) return ok();
@@ -118,8 +118,8 @@ Result<MergedModel> merge_adapter_folder(const ModelFolder& model,
   RETURN_IF_ERROR(fill_parameters(before, tensors, merged.weights.data()));
   if (merged.has_new_head) {
     auto all = copy_parameters(before, merged.weights.data());
-    all.push_back(*std::ranges::find(all, kEmbeddingName, &WeightTensor::name));
-    all.back().name = kHeadName;
+    all.push_back(*std::ranges::find(all, kEmbeddingTensor, &WeightTensor::name));
+    all.back().name = kHeadTensor;
     std::ranges::sort(all, {}, &WeightTensor::name);
     merged.model.config.is_tied = false;
     merged.model.config.source.set("tie_word_embeddings", false);
