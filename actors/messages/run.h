@@ -37,7 +37,7 @@ struct MemberName {
 /// Play a run. The environment's server asks the gateway at `base_url` for the policy's turns.
 struct Run {
   static constexpr std::string_view kName = "Run";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   MemberName name;
   int32_t num_members = 1;
