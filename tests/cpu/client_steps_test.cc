@@ -270,6 +270,32 @@ TEST(ClientHalves, HaveTheSameDropoutHoweverTheyAreDividedIntoCalls) {
   EXPECT_EQ(adapter_bytes(*whole, kClient), adapter_bytes(*parts, kClient));
 }
 
+/// Rows of the head are gathered, its base rounds them, and its adapter drops and reads them whole.
+TEST(ClientHalves, OfAnAdapterOfTheHeadOnABaseInBf16HaveTheBitsOfOneCall) {
+  const auto folder = make_folder({});
+  auto training = client_and_loop(0.3);
+  for (auto& each : training) each.adapter.targets.emplace_back(kHeadTarget);
+  LearnerOptions options = rows_of(12);
+  options.products = "bf16";
+  auto whole = make_adapter_learner(folder, training, options);
+  auto parts = make_adapter_learner(folder, training, options);
+  const LossBatch batch = client_batch(*whole, "cispo");
+  ASSERT_TRUE(whole->accumulate(batch, never).ok());
+  for (const LossDatum& datum : batch.data) {
+    LossBatch one = batch;
+    one.data = {datum};
+    ASSERT_TRUE(parts->accumulate(one, never).ok());
+    one.forward_only = true;
+    std::vector<int32_t> all = datum.tokens;
+    all.push_back(datum.targets.back());
+    EXPECT_EQ(parts->accumulate(one, never).value().logprobs.front(),
+              parts->score(kClient, all).value())
+        << "without dropout, and no gradient changes";
+  }
+  EXPECT_EQ(whole->apply(kClient, {})->grad_norm, parts->apply(kClient, {})->grad_norm);
+  EXPECT_EQ(adapter_bytes(*whole, kClient), adapter_bytes(*parts, kClient));
+}
+
 TEST(ClientHalves, OfOneTenantAndStepsOfAnotherChangeNoBitOfEachOther) {
   const auto folder = make_folder({});
   const auto training = client_and_loop(0.2);
