@@ -250,11 +250,19 @@ Status CudaBackend::snapshot(size_t slot, WeightSnapshot& snapshot) {
 }
 
 Result<std::vector<float>> CudaBackend::score(size_t slot, const MicroBatch& batch) {
-  // A step of the tenant may be between two passes, and continues with its dropout.
-  const AdapterDropout before = has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout();
-  const auto ran = pass_.forward(batch.rows);
-  if (has_adapters()) adapters_->drop(slot, before);
-  ASSIGN_OR_RETURN(const at::Tensor normed, ran);
+  // A step of the tenant may be between two passes, and continues with its dropout; so do open
+  // gradients after a forward pass that throws, for example without memory.
+  struct Restored {
+    LearnerAdapters* const adapters;
+    const size_t slot;
+    const AdapterDropout dropout;
+    ~Restored() {
+      if (adapters != nullptr) adapters->drop(slot, dropout);
+    }
+  };
+  const Restored restored{adapters_.get(), slot,
+                          has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout()};
+  ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batch.rows));
   head_.begin(batch.targets);
   std::vector<float> logprobs;
   RETURN_IF_ERROR(head_.score(normed, logprobs));
