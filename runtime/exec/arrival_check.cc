@@ -68,7 +68,7 @@ Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& mess
   // Every message belongs to a tenant; a link whose sender or target serves one tenant carries only
   // messages of that tenant.
   const TenantSlot tenant = envelope.tenant;
-  if (tenant.is_none() || tenant.value >= wiring_->num_slots ||
+  if (tenant.is_none() || tenant.value >= wiring_->num_slots || plan_->is_free(tenant) ||
       (!expected.sender_tenant.is_none() && tenant != expected.sender_tenant) ||
       (!link.target_tenant.is_none() && tenant != link.target_tenant))
     return refused("is for a tenant that the edge does not serve", tenant.value);

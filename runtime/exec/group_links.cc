@@ -204,6 +204,9 @@ Status GroupLinks::accept_message(GroupId from, BatchedMessage&& message) {
       links[message.link.index()].sender_group != from)
     return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
                  common_.planned().name, message.link.value);
+  if (setup().plan->is_free(message.envelope.tenant))
+    return error(Code::kCorrupt, "'{}' got a message for tenant slot {}, which has no tenant",
+                 common_.planned().name, message.envelope.tenant.value);
   const uint32_t in_index = links[message.link.index()].in_index;
   InLink& in = inbox_.links[in_index];
   const uint64_t settled = in.settled_messages;

@@ -148,6 +148,14 @@ TEST_F(ArrivalCheckTest, TakesOutTenantsThatTheLinkDoesNotServe) {
   EXPECT_THAT(filter(differs, 1, 2), tenant);
 }
 
+TEST_F(ArrivalCheckTest, TakesOutMessagesForSlotsWithoutATenant) {
+  graph_.num_free_slots = 1;
+  plan_ = graph_.plan();
+  MessageBatch batch = batch_on(link_of("rollout", 1, "server"), 1);
+  EXPECT_THAT(filter(batch, 0, 1), HasSubstr("is for a tenant that the edge does not serve"));
+  EXPECT_TRUE(batch.messages.empty());
+}
+
 TEST_F(ArrivalCheckTest, TakesOutInstancesThatThereAreNot) {
   const auto instance = HasSubstr("names an instance that there is not");
   const auto past = InstanceId(static_cast<uint32_t>(plan_->instances.size()));

@@ -8,6 +8,7 @@ namespace primerl::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 /// Actors that started and drained.
@@ -72,6 +73,26 @@ TEST(FreeSlots, OfASharedGroupHaveNoStateAndGetNoCommand) {
   const InstanceId vacant = stage.plan->group(GroupId(0)).instances[1];
   EXPECT_FALSE(input_for(*stage.plan, vacant, message_type<Number>(), {}).has_value());
   EXPECT_FALSE(input_for(*stage.plan, vacant, message_type<Number>(), TenantSlot(1)).has_value());
+}
+
+/// A shared actor would look for a tenant that does not exist.
+TEST(FreeSlots, MessagesForThemAreRefused) {
+  SmallGraph graph(2);
+  graph.num_free_slots = 1;
+  graph.node("source").node("sink").edge("source.out", "sink.in");
+  GroupStage stage(graph, "sink");
+  MessageBatch batch;
+  batch.from = stage.group("source");
+  batch.to = stage.group("sink");
+  batch.incarnation = 1;
+  batch.messages.push_back(stage.message(0, 1, 1));
+  batch.messages[0].envelope.tenant = TenantSlot(1);
+  const Status refused = stage.links.accept(stage.peer("source"), std::move(batch));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(),
+              HasSubstr("'sink' got a message for tenant slot 1, which has no tenant"));
+  EXPECT_TRUE(stage.links.inbox().empty());
+  EXPECT_TRUE(stage.receive(0, 1, 1).ok()) << "its sequence number is not used up";
 }
 
 }  // namespace
