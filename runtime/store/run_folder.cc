@@ -201,7 +201,9 @@ Status RunFolder::roll_back() {
   std::error_code fault;
   fs::remove_all(trace_folder(), fault);
   if (fault) return io_error("removing", trace_folder(), fault.value());
-  if (!before.trace.empty()) RETURN_IF_ERROR(system_files().rename(before.trace, trace_folder()));
+  // A record that is larger than its limit may have been removed meanwhile.
+  if (fs::exists(before.trace, fault))
+    RETURN_IF_ERROR(system_files().rename(before.trace, trace_folder()));
   RETURN_IF_ERROR(write_graph(before.graph));
   facts_ = before.facts;
   return note(Json::object());

@@ -122,6 +122,23 @@ TEST(RunFolder, ARefusedStartIsRolledBack) {
   EXPECT_FALSE(fs::exists(run / "trace.3"));
 }
 
+TEST(RunFolder, ARefusedStartIsRolledBackWithoutARecordThatWasRemoved) {
+  ScratchFolder scratch;
+  const auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE((*folder)->write_graph("seed = 1\n").ok());
+  ASSERT_TRUE((*folder)->note(Json::object().set("incarnation", 3)).ok());
+  fs::create_directory((*folder)->trace_folder());
+  write_text((*folder)->trace_folder() / "first", "x");
+  ASSERT_TRUE((*folder)->remember().ok());
+  ASSERT_TRUE((*folder)->set_trace_aside().ok());
+  EXPECT_EQ((*folder)->remove_oldest_traces(0, {}).size(), 1U);
+  ASSERT_TRUE((*folder)->write_graph("seed = 2\n").ok());
+  const Status undone = (*folder)->roll_back();
+  ASSERT_TRUE(undone.ok()) << undone.error().text();
+  EXPECT_EQ(*read_text_file((*folder)->path() / "graph.resolved.toml"), "seed = 1\n");
+  EXPECT_FALSE(fs::exists((*folder)->trace_folder()));
+}
+
 TEST(RunFolder, AFolderCalledLatestIsRefusedBeforeAnythingIsMade) {
   ScratchFolder scratch;
   fs::create_directories(scratch.path() / "runs" / "latest");
