@@ -288,9 +288,12 @@ int RunStarts::open_server() {
   return kExitDone;
 }
 
-/// A resume that was refused, perhaps because of a value of --set, leaves the run as it was.
+/// A resume that was refused, perhaps because of a value of --set, leaves the run as it was. A
+/// start from a checkpoint has a new folder, which is removed.
 void RunStarts::undo_if_refused(RunFolder& folder, const RunResult& result) {
-  if (arguments_.place.resume.empty() || !was_refused(folder, result.ending)) return;
+  std::error_code missing;
+  if (!std::filesystem::equivalent(arguments_.place.resume, folder.path(), missing)) return;
+  if (!was_refused(folder, result.ending)) return;
   if (const Status undone = folder.roll_back(); !undone.ok())
     complain("warning: {}\n", undone.error().text());
   else
