@@ -193,7 +193,8 @@ class ResumingLearner final : public TracedLearner {
         followed.num_taken > reached || (followed.num_taken == reached && then.is_open);
     if (followed.num_taken == reached && !followed.is_real)
       RETURN_IF_ERROR(load_checkpoint(tenant));
-    if (!followed.is_real || then.newest.is_none()) return ok();
+    // The weights of a state that is ahead are in no checkpoint.
+    if (!followed.is_real || followed.is_ahead || then.newest.is_none()) return ok();
     ASSIGN_OR_RETURN(const auto weights, learner().snapshot(tenant, then.newest));
     return setup_.publish(tenant, *weights);
   }

@@ -115,6 +115,28 @@ TEST_F(AResumingLearner, DoesNotGoOnFromAStateThatIsNewerThanItsCheckpoint) {
   EXPECT_THAT(report.error().text(), HasSubstr("had made 4 steps"));
 }
 
+/// Without a checkpoint the learner has the weights of the beginning.
+TEST_F(AResumingLearner, PublishesNoWeightsForAStateThatIsNewerThanItsCheckpoint) {
+  for (const int64_t num_steps : {0, 2}) {
+    int num_published = 0;
+    ResumingLearnerSetup setup;
+    setup.learner = scripted(0);
+    setup.next = []() -> const std::vector<std::byte>* { return nullptr; };
+    setup.is_live = [] { return false; };
+    setup.points.resize(1);
+    setup.publish = [&](TenantSlot, const WeightSnapshot&) {
+      ++num_published;
+      return ok();
+    };
+    LearnerProgress progress;
+    progress.tenants[TenantSlot(0)].num_steps = num_steps;
+    progress.tenants[TenantSlot(0)].newest = PolicyVersion(num_steps);
+    const auto learner = make_resuming_learner(std::move(setup));
+    ASSERT_TRUE(learner->restore_state(written_state(progress)).ok());
+    EXPECT_EQ(num_published, num_steps == 0 ? 1 : 0);
+  }
+}
+
 TEST_F(AResumingLearner, PartsBeyondIt) {
   const double most = kDeviceTolerance.report_relative +
                       kDeviceTolerance.report_absolute / std::abs(recorded_.loss);
