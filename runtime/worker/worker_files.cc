@@ -26,7 +26,7 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                         .best = tenant.keep_best})));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
-    tenants_.push_back(plan.in_slot(tenant.is_none() ? TenantSlot(0) : tenant).name);
+    tenants_.push_back(tenancy_name(plan.in_slot(tenant.is_none() ? TenantSlot(0) : tenant)));
   }
   for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
     checkpoints_[slot]->checkpoints.keep(begun_from[slot].step);
