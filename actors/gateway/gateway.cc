@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/common/request_name.h"
+#include "graph/tenancies.h"
 #include "kernels/engine/stop_rule.h"
 
 namespace primerl {
@@ -191,7 +192,8 @@ void Gateway::send(uint64_t number) {
   for (const InstanceId router : generate_.targets(generation.tenant)) routers_.insert(router);
   GenerateRequest message = request;
   if (message.salt.empty())
-    message.salt = fmt::format("{}:{}", services().tenant(generation.tenant).name, tenant.live);
+    message.salt =
+        fmt::format("{}:{}", tenancy_name(services().tenant(generation.tenant)), tenant.live);
   request.answered.clear();
   generate_.send(std::move(message), send_options(generation.tenant));
 }

@@ -190,6 +190,14 @@ TEST_F(GatewayStory, WithoutMaxTokensTheRestOfSeqLenIsTheLimit) {
   EXPECT_NE(made[0].seed, made[1].seed);
 }
 
+TEST_F(GatewayStory, ALaterTenantOfASlotHasTheSaltOfItsRollouts) {
+  tenants.front().tenancy = 2;
+  (void)generate(generate_body(2));
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(1));
+  EXPECT_EQ(made[0].salt, "main~2:0");
+}
+
 TEST_F(GatewayStory, ALogprobThatIsNotFiniteIsAnErrorOfTheServer) {
   logprob = -std::numeric_limits<float>::infinity();
   const uint64_t id = generate();
