@@ -62,10 +62,10 @@ constexpr ErrorCode kCodes[] = {
     {"G017", "bad name",
      "Names of nodes, resources, tenants, models and places are lower_snake: they appear in file "
      "names, metrics and logs, where anything else would need quoting. The graph's own name "
-     "becomes "
-       "part of the run folder's name. A name in `served_as` of a model is what clients write: "
-       "letters, digits and '/', '-', '_', '.', ':', at most 128 bytes. It belongs to one model and "
-       "is no tenant's name. The name of a tenant that joins a running graph must be free there."},
+     "becomes part of the run folder's name. A name in `served_as` of a model is what clients "
+     "write: letters, digits and '/', '-', '_', '.', ':', at most 128 bytes. It belongs to one "
+     "model and is no tenant's name. The name of a tenant that joins a running graph must be free "
+     "there."},
     {"G018", "ambiguous or missing reference",
      "A reference that is left out means the only one of its kind. Here there is none, or there "
      "are several: write the name of one."},
@@ -328,11 +328,10 @@ constexpr ErrorCode kCodes[] = {
      "tenants."},
     {"G091", "engine and learner with different numbers",
      "A warning. The engine that samples and the learner that trains have different 'products', "
-     "for "
-     "example FP8 on one side only. That is valid, and saves memory or time on that side. But the "
-     "learner then gives the sampled tokens other probabilities than the engine: mismatch_kl is "
-     "above 0 from the first step on, and importance weights carry that difference. Equal values "
-     "on both sides avoid it."},
+     "for example FP8 on one side only. That is valid, and saves memory or time on that side. But "
+     "the learner then gives the sampled tokens other probabilities than the engine: mismatch_kl "
+     "is above 0 from the first step on, and importance weights carry that difference. Equal "
+     "values on both sides avoid it."},
     {"G095", "a model folder with doubts",
      "A warning. config.json has keys that this version does not know; the model is computed "
      "without them, as transformers does with keys that its class does not read. `strict = true` "

@@ -118,6 +118,20 @@ MaskReason side_of(const Objective& objective, double moved, double advantage) {
   }
 }
 
+/// The gain of a token within its trust region: of its advantage, or of the distance from the
+/// reference.
+void add_trusted(const Objective& objective, const TokenFacts& facts, const Ratio& ratio,
+                 TokenLoss& token) {
+  add_square(objective, facts.log_pi - facts.log_mu, token);
+  const double moved = std::exp(facts.log_pi) - std::exp(facts.log_mu);
+  const MaskReason reason = side_of(objective, moved, facts.advantage);
+  if (reason != MaskReason::kNone) drop(reason, token);
+  const double gain = objective.rule == ObjectiveRule::kReferenceKl
+                          ? facts.log_reference - facts.log_pi
+                          : facts.advantage;
+  if (!token.masked) add_gain(objective, gain, ratio.value, ratio.gradient, token);
+}
+
 }  // namespace
 
 std::string_view to_string(MaskReason reason) {
@@ -177,17 +191,9 @@ TokenLoss token_loss(const Objective& objective, const TokenFacts& facts) {
   switch (objective.rule) {
     case ObjectiveRule::kDppo:
     case ObjectiveRule::kIpo:
-    case ObjectiveRule::kReferenceKl: {
-      add_square(objective, d, token);
-      const double moved = std::exp(facts.log_pi) - std::exp(facts.log_mu);
-      const MaskReason reason = side_of(objective, moved, advantage);
-      if (reason != MaskReason::kNone) drop(reason, token);
-      const double gain = objective.rule == ObjectiveRule::kReferenceKl
-                              ? facts.log_reference - facts.log_pi
-                              : advantage;
-      if (!token.masked) add_gain(objective, gain, ratio.value, ratio.gradient, token);
+    case ObjectiveRule::kReferenceKl:
+      add_trusted(objective, facts, ratio, token);
       break;
-    }
     case ObjectiveRule::kRatioClip:
       add_clipped(objective, advantage, ratio, 1, token);
       break;

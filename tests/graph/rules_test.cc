@@ -77,14 +77,6 @@ TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   EXPECT_THAT(with("bytes_max = 4194303\nsegment_bytes = 2097152"), ElementsAre("G023"));
 }
 
-TEST(Rules, AGraphMayReserveUpTo8192Tenants) {
-  const auto with = [](const std::string& count) {
-    return codes_of(demo_with("seed = 17", "seed = 17\ntenants_max = " + count));
-  };
-  EXPECT_THAT(with("8192"), IsEmpty());
-  EXPECT_THAT(with("8193"), ElementsAre("G023"));
-}
-
 TEST(Rules, NotRecordingWhatAReplayNeedsIsAWarningOnlyIfTheRunRecords) {
   const auto with = [](const std::string& policy, const std::string& level) {
     return load_text(demo_with("capacity = 64", "record = \"" + policy + "\"") +
