@@ -64,7 +64,8 @@ void check_planned(const JoinedFile& joined, const Plan& planned, const Plan& pl
                  joined.tenant, plan.edges[i].name, plan.edges[i].bound, planned.edges[i].bound)
           .note(
               "limits of the graph bound most amounts; this one also grows with the tenant's "
-              "judges or the samples of its evaluations");
+              "judges or the samples of its evaluations")
+          .suggest("write fewer of them");
   const auto memory_of = [](const Plan& of, const PlanResource& resource) {
     const auto same = std::ranges::find_if(of.resources, [&](const PlanResource& each) {
       return each.name == resource.name && each.kind == resource.kind;
@@ -78,9 +79,11 @@ void check_planned(const JoinedFile& joined, const Plan& planned, const Plan& pl
     seen.push_back(resource.name);
     const double bytes = sum_of(resource.memory), most = memory_of(planned, resource);
     if (bytes > most)
-      diagnostics.error("G096", joined.name_span,
-                        "with tenant '{}' {} '{}' needs {:.0f} bytes, but {:.0f} were planned",
-                        joined.tenant, resource.kind, resource.name, bytes, most);
+      diagnostics
+          .error("G096", joined.name_span,
+                 "with tenant '{}' {} '{}' needs {:.0f} bytes, but {:.0f} were planned",
+                 joined.tenant, resource.kind, resource.name, bytes, most)
+          .suggest("write a smaller rank, fewer targets of the adapter, or another optimizer");
   }
 }
 

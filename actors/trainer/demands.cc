@@ -38,7 +38,11 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
   // Without both, the mean is the learner's, which may be "constant": the learner checks them.
   if (!written.kind.empty() || !written.mean.empty()) loss.mean_tokens = written.mean_tokens;
   const Status valid = validate(loss);
-  if (!valid.ok()) return "cannot be used: " + valid.error().text();
+  if (!valid.ok()) {
+    std::string text = "cannot be used: " + valid.error().message();  // one line
+    for (const auto& note : valid.error().notes()) text += "; " + note;
+    return text;
+  }
   if (objective_of(loss).needs_reference() && !tenant.adapter.is_there() &&
       !tenant.teacher.is_there())
     return fmt::format(
@@ -47,7 +51,8 @@ std::string fault_of_loss(const Tenant& tenant, const OwnObjectives& own) {
         tenant.objective);
   if (objective_of(loss).rule == ObjectiveRule::kTopK && tenant.teacher.top_k == 0)
     return fmt::format(
-        "cannot be used: '{}' needs the likeliest tokens of a teacher, and teacher.top_k is 0",
+        "cannot be used: '{}' needs the likeliest tokens of a teacher, and teacher.top_k is 0; "
+        "write teacher = {{ model = \"...\", top_k = 32 }}",
         tenant.objective);
   return {};
 }

@@ -25,7 +25,7 @@ constexpr LimitedNumber kLimitedNumbers[] = {
     {"turns_max", &Tenant::turns_max, &TenantLimits::turns_max},
 };
 
-constexpr std::string_view kAllLinear = "all-linear";
+constexpr std::string_view kAllLinear = "all-linear", kHead = "lm_head";
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -81,10 +81,13 @@ class LimitRule {
     check_adapter();
     check_optimizer();
     for_each_environment(drafted_, [this](const DraftTenant& each) {
-      check_choice(each, "environment", {each.tenant.environment.name}, "environments",
-                   limits_.environments);
+      // Names that the program does not have are reported where they are bound.
+      const auto& environment = each.tenant.environment;
+      if (environment.contract != nullptr)
+        check_choice(each, "environment", {environment.name}, "environments", limits_.environments);
       std::vector<std::string> rewards;
-      for (const auto& reward : each.tenant.rewards) rewards.push_back(reward.name);
+      for (const auto& reward : each.tenant.rewards)
+        if (reward.contract != nullptr) rewards.push_back(reward.name);
       check_choice(each, "reward", rewards, "rewards", limits_.rewards);
       check_files(each);
     });
@@ -125,9 +128,10 @@ class LimitRule {
                          spec.name, adapter.rank, limits_.rank))
           .note(limit_note(draft_, "rank", std::to_string(limits_.rank)))
           .suggest(fmt::format("write rank = {} or less", limits_.rank));
-    if (contains(limits_.targets, kAllLinear)) return;
+    // "all-linear" leaves out the head.
+    const bool are_all = contains(limits_.targets, kAllLinear);
     for (const auto& target : adapter.targets)
-      if (!contains(limits_.targets, target)) {
+      if (!contains(limits_.targets, target) && (!are_all || target == kHead)) {
         refuse(nested_span(spec, "adapter.targets"),
                fmt::format("the adapter of tenant '{}' is on '{}', which the graph does not allow",
                            spec.name, target))
@@ -158,7 +162,8 @@ class LimitRule {
         refuse(value_span(*each.spec, key),
                fmt::format("the {} '{}' of tenant '{}' is not allowed by the graph", key, name,
                            drafted_.spec->name))
-            .note(limit_note(draft_, limit, join_names(allowed)));
+            .note(limit_note(draft_, limit, join_names(allowed)))
+            .suggest("write one that is allowed");
   }
 
   /// Files and folders that the environment and the rewards name.
@@ -196,7 +201,8 @@ class LimitRule {
     refuse(span, fmt::format("'{}' of tenant '{}' is outside the folder that the graph allows", key,
                              drafted_.spec->name))
         .note(fmt::format("it is '{}'", real.string()))
-        .note(limit_note(draft_, "data_root", fmt::format("'{}'", limits_.data_root)));
+        .note(limit_note(draft_, "data_root", fmt::format("'{}'", limits_.data_root)))
+        .suggest("copy it into that folder, and write its path there");
   }
 
   Draft& draft_;

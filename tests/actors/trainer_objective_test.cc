@@ -225,7 +225,8 @@ TEST(Demands, RefuseAnObjectiveWithTheOptionsOfAnother) {
   Tenant tenant;
   EXPECT_EQ(fault_of_loss(tenant, {}), "");
   tenant.loss.clip_dual = 3;
-  EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("'dppo' has no option 'clip_dual'"));
+  EXPECT_THAT(fault_of_loss(tenant, {}), HasSubstr("'dppo' has no option 'clip_dual'; "));
+  EXPECT_THAT(fault_of_loss(tenant, {}), ::testing::Not(HasSubstr("\n"))) << "of one line";
   tenant.objective = "grpo";
   EXPECT_EQ(fault_of_loss(tenant, {}), "");
   tenant.objective = "gpro";

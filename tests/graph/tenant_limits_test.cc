@@ -103,6 +103,14 @@ TEST(TenantLimits, AGraphWithoutThemHasNoFreeSlotAndNoTable) {
   EXPECT_THAT(graph.plan->resolved_toml, Not(HasSubstr("tenant_limits")));
 }
 
+TEST(TenantLimits, AGraphWithoutThemMayReserveUpTo8192Tenants) {
+  const auto with = [](const std::string& count) {
+    return codes_of(replaced(demo_text(), "seed = 17", "seed = 17\ntenants_max = " + count));
+  };
+  EXPECT_THAT(with("8192"), IsEmpty());
+  EXPECT_THAT(with("8193"), ElementsAre("G023"));
+}
+
 TEST(TenantLimits, AGraphIsPlannedForEverySlot) {
   const Hosted hosted(limited(kMain));
   EXPECT_EQ(findings(hosted.graph), "");
@@ -193,6 +201,11 @@ TEST(TenantLimits, ATenantNeedsAnAdapterThatTheyAllow) {
   EXPECT_THAT(with(", targets = [\"v_proj\"]"), IsEmpty());
   EXPECT_THAT(with(", targets = [\"v_proj\", \"o_proj\"]"), ElementsAre("G096"));
   EXPECT_THAT(with(""), ElementsAre("G096")) << "left out, it is on all linear layers";
+  const std::string head =
+      replaced(kMain, "rank = 4", "rank = 4, targets = [\"q_proj\", \"lm_head\"]");
+  EXPECT_THAT(codes_of(limited(head)), ElementsAre("G096")) << "all-linear leaves out the head";
+  EXPECT_THAT(codes_of(limited(head, kLimits + "targets = [\"all-linear\", \"lm_head\"]\n")),
+              IsEmpty());
 }
 
 TEST(TenantLimits, NameEnvironmentsRewardsAndOptimizers) {
@@ -204,6 +217,7 @@ TEST(TenantLimits, NameEnvironmentsRewardsAndOptimizers) {
   };
   EXPECT_THAT(with("copy", ""), IsEmpty());
   EXPECT_THAT(with("reverse_text", ""), ElementsAre("G096"));
+  EXPECT_THAT(with("reverse_txt", ""), ElementsAre("G015")) << "one fault, one error";
   EXPECT_THAT(with("copy", "reward = { name = \"half\" }\n"), IsEmpty());
   EXPECT_THAT(with("copy", "optimizer = { kind = \"adamw\" }\n"), IsEmpty());
   EXPECT_THAT(with("copy", "optimizer = { kind = \"sgd\" }\n"), ElementsAre("G096"));
