@@ -113,6 +113,38 @@ EdgeTransport transport_of(const Draft& draft, const DraftEdge& edge) {
   return EdgeTransport::kIpc;
 }
 
+namespace {
+
+/// Most requests that are open at once of the teachers that send to `node`, the router of their
+/// engine; 0 if there are none. A teacher states how many answers may be in flight to it.
+int64_t requests_of_teachers(const Draft& draft, int32_t node, const std::vector<Tenant>& tenants) {
+  int64_t requests = 0;
+  for (const auto& edge : draft.edges) {
+    if (!edge.is_whole() || edge.to != node || edge.spec->feedback) continue;
+    const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+    if (from.contract == nullptr || !from.contract->is_teacher) continue;
+    for (const auto& input : from.contract->inputs)
+      if (input.at_most)
+        requests = std::max(requests, input.at_most->value(from.options.get(), tenants));
+  }
+  return requests;
+}
+
+/// The bound that an output states. Bounds of a router grow with Tenant::inflight_max, the rollouts
+/// in flight. The router of a teacher's engine has the teacher's requests instead: in supervised
+/// training no rollout is in flight.
+int64_t bound_of_output(const Draft& draft, const DraftEdge& edge, const Amount& amount,
+                        const std::vector<Tenant>& tenants) {
+  const void* const options = draft.nodes[static_cast<size_t>(edge.from)].options.get();
+  const int64_t requests = requests_of_teachers(draft, edge.from, tenants);
+  if (requests == 0) return amount.value(options, tenants);
+  auto asked = tenants;
+  for (Tenant& tenant : asked) tenant.inflight_max = tenant.teacher.is_there() ? requests : 0;
+  return amount.value(options, asked);
+}
+
+}  // namespace
+
 FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                                const std::vector<Tenant>& tenants) {
   const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
@@ -129,14 +161,14 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
   } else if (output.at_most || input.at_most) {
     // If both ports state a bound, the smaller one is used.
     number.at_most = std::numeric_limits<int64_t>::max();
-    const auto take = [&](const Amount& amount, const void* options) {
-      const int64_t value = amount.value(options, tenants);
+    const auto take = [&](const Amount& amount, int64_t value) {
       if (value >= number.at_most) return;
       number.at_most = value;
       number.text = amount.text;
     };
-    if (output.at_most) take(*output.at_most, from.options.get());
-    if (input.at_most) take(*input.at_most, to.options.get());
+    if (output.at_most)
+      take(*output.at_most, bound_of_output(draft, edge, *output.at_most, tenants));
+    if (input.at_most) take(*input.at_most, input.at_most->value(to.options.get(), tenants));
   } else {
     number.is_stated = false;
   }

@@ -204,6 +204,29 @@ TEST(TeacherGraph, SupervisedExamplesGoThroughATeacherThatGivesItsLikeliestToken
   EXPECT_THAT(taught_faults(std::move(graph)), Not(HasSubstr("error")));
 }
 
+TEST(TeacherGraph, AnEngineOfATeacherHasAbortsOfAllRequestsOfTheTeacher) {
+  const auto bound = [](const std::string& first, const std::string& more) {
+    const auto graph = taught(first + kTaught + kTopK + kTwoModels + more);
+    if (graph.plan == nullptr) return int64_t{-1};
+    for (const auto& edge : graph.plan->edges)
+      if (edge.name == "teacher_router.abort -> teacher_prefill.abort") return edge.bound;
+    return int64_t{0};
+  };
+  const std::string supervised = "include = [\"primerl:sft\"]\n";
+  EXPECT_EQ(bound(supervised, ""), 2 * 64) << "no rollout is in flight";
+  EXPECT_EQ(bound(supervised, "[node.teacher]\nrequests_max = 256\n"), 2 * 256);
+  EXPECT_EQ(bound("", "[node.rollout]\nmax_inflight = 8\n"), 2 * 64)
+      << "its samples are of rollouts that have ended";
+  // Small groups: the rehearsal ends while samples are at the engine.
+  for (const auto* size : {"1", "4"})
+    EXPECT_THAT(
+        taught_faults(taught(supervised +
+                             "[graph]\nname = \"taught\"\n\n[tenant.main]\n"
+                             "environment = { name = \"reverse_text\" }\ngroup_size = " +
+                             std::string(size) + "\nbatch_size = 64\n" + kTopK + kTwoModels)),
+        Not(HasSubstr("error")));
+}
+
 TEST(TeacherGraph, TheLikeliestTokensAreAskedForByTheObjectiveThatReadsThem) {
   EXPECT_THAT(taught_faults(taught(kTaught + kTopK + kTwoModels)), Not(HasSubstr("error")));
   EXPECT_THAT(
