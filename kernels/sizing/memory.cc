@@ -21,13 +21,13 @@ constexpr double kLibrariesBytes = 200.0 * (1 << 20);
 
 double bytes_of(const TensorTable& table) { return kBytes * static_cast<double>(table.count()); }
 
-/// Engines and learners with the same model and products in one process share it.
-MemoryPart base_of(const TensorTable& table, const std::string& products) {
-  const std::string numbers = products == "fp8"    ? ", rounded to FP8"
-                              : products == "bf16" ? ", matrices in bf16"
-                                                   : "";
+/// Engines and learners with the same model and GEMM numbers in one process share it.
+MemoryPart base_of(const TensorTable& table, const std::string& gemm_numbers) {
+  const std::string numbers = gemm_numbers == "fp8"    ? ", rounded to FP8"
+                              : gemm_numbers == "bf16" ? ", matrices in bf16"
+                                                       : "";
   return {.what = "base weights" + numbers,
-          .bytes = packed_bytes(table, products),
+          .bytes = packed_bytes(table, gemm_numbers),
           .sharing = Sharing::kModel};
 }
 

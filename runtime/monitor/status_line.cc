@@ -89,8 +89,8 @@ void StatusLine::update(Time now, const StatusFacts& facts) {
     return;
   }
   // A line that wraps cannot be rewritten.
-  const auto room = static_cast<size_t>(std::max(terminal_.columns - 1, 10));
-  if (text.size() > room) text.resize(room);
+  const auto most = static_cast<size_t>(std::max(terminal_.columns - 1, 10));
+  if (text.size() > most) text.resize(most);
   shown_ = std::move(text);
   write("\r\x1b[K" + shown_);
 }

@@ -129,8 +129,8 @@ Status CpuEngine::load_adapter() {
   AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
   if (!held.is_begun) {
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
-    AdapterGemms& products = weights_->decoder.adapters();
-    products.set(load->slot, nullptr);
+    AdapterGemms& gemms = weights_->decoder.adapters();
+    gemms.set(load->slot, nullptr);
     for (size_t i = 0; i < adapters_.size(); ++i)  // adapters from before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
         adapters_[i].weights.reset();
