@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/weights/adapter.h"
+#include "kernels/models/adapter.h"
 
 namespace primerl {
 namespace {
