@@ -46,24 +46,7 @@ TEST_P(Bf16Model, EngineAndLearnerHaveEqualBitsAtAnyNumberOfThreadsWithEitherNum
 }
 
 TEST_P(Bf16Model, TheyStayEqualAfterUpdatesThatAreAppliedInPartsOrAtOnce) {
-  auto learner = make_learner(folder_, learner_options("bf16", 1e-2));
-  auto engine = make_torch_engine(engine_options("bf16"), folder_).value();
-  for (int64_t version = 1; version <= 3; ++version) {
-    const auto report = learner->step(testing::two_groups(kTenant), never);
-    ASSERT_TRUE(report.ok()) << report.error().text();
-    ASSERT_FALSE(report->skipped) << report->skip_reason;
-    EXPECT_GT(mismatch(*engine, *learner), 0.0F) << "the engine has older weights";
-    const auto snapshot = learner->snapshot(kTenant, PolicyVersion(version)).value();
-    for (int parts = 0; version != 2 && !engine->prepare(snapshot); ++parts) ASSERT_LT(parts, 100);
-    ASSERT_TRUE(engine->apply(*snapshot).ok());
-    EXPECT_EQ(mismatch(*engine, *learner), 0.0F) << version;
-  }
-  // A checkpoint has the masters in float32.
-  const auto saved = testing::scratch_folder("saved");
-  ASSERT_TRUE(learner->save(kTenant, saved).ok());
-  auto resumed = make_learner(folder_, learner_options("bf16", 1e-2));
-  ASSERT_TRUE(resumed->load(kTenant, saved).ok());
-  EXPECT_EQ(mismatch(*engine, *resumed), 0.0F);
+  testing::expect_equal_after_updates(folder_, "bf16");
 }
 
 TEST_P(Bf16Model, AdaptersOnABaseInBf16HaveEqualBitsAndLearnFromItsPanels) {

@@ -7,6 +7,7 @@
 
 #include "kernels/train/loss.h"
 #include "kernels/train/objective.h"
+#include "tests/cpu/derivatives.h"
 #include "tests/cpu/tiny_adapters.h"
 #include "tests/cpu/tiny_model.h"
 
@@ -167,22 +168,7 @@ TEST_P(LearnerObjective, HasTheDerivativeOfItsLossAsGradient) {
   auto learner = make_adapter_learner(folder_, {training});
   const TrainBatch batch = near_batch(*learner, kFirst);
   ASSERT_EQ(learner->step(batch, testing::never)->masked_fraction, 0);
-  const auto start = learner->snapshot(kFirst, PolicyVersion(0)).value()->tensors;
-  for (const auto& gradient : learner->gradients(kFirst)) {
-    const auto derivative = testing::values(gradient);
-    double square = 0;
-    for (const float g : derivative) square += static_cast<double>(g) * g;
-    if (square < 1e-6) continue;
-    const double h = 2e-3 / std::sqrt(square);
-    const auto loss_at = [&](double step) {
-      EXPECT_TRUE(
-          learner->fill_adapter(kFirst, testing::moved(start, gradient.name, step, derivative))
-              .ok());
-      return learner->step(batch, testing::never)->loss;
-    };
-    const double difference = (loss_at(h) - loss_at(-h)) / (2 * h) / square;
-    EXPECT_NEAR(difference, 1, 0.02) << gradient.name;
-  }
+  testing::expect_derivatives(*learner, kFirst, batch, 1e-6);
 }
 
 TEST_P(LearnerObjective, DoesNotDependOnMicroBatches) {

@@ -6,9 +6,13 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "kernels/cpu/learner/learner.h"
 #include "kernels/devices/make.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/cpu/never.h"
+#include "tests/cpu/tiny_adapters.h"
 #include "tests/cpu/tiny_model.h"
 
 namespace primerl::testing {
@@ -83,6 +87,29 @@ inline float mismatch(Engine& engine, Learner& learner) {
       worst = std::max(worst, std::abs(scored[scored.size() - 8 + t] - ends[i].logprobs[t]));
   }
   return worst;
+}
+
+/// Expects that engine and learner stay equal after updates that are applied in parts or at once,
+/// and that a checkpoint, which has the masters in float32, gives the same numbers.
+inline void expect_equal_after_updates(const std::filesystem::path& folder,
+                                       const std::string& products) {
+  auto learner = make_learner(folder, learner_options(products, 1e-2));
+  auto engine = make_torch_engine(engine_options(products), folder).value();
+  for (int64_t version = 1; version <= 3; ++version) {
+    const auto report = learner->step(two_groups(kTenant), never);
+    ASSERT_TRUE(report.ok()) << report.error().text();
+    ASSERT_FALSE(report->skipped) << report->skip_reason;
+    EXPECT_GT(mismatch(*engine, *learner), 0.0F) << "the engine has older weights";
+    const auto snapshot = learner->snapshot(kTenant, PolicyVersion(version)).value();
+    for (int parts = 0; version != 2 && !engine->prepare(snapshot); ++parts) ASSERT_LT(parts, 100);
+    ASSERT_TRUE(engine->apply(*snapshot).ok());
+    EXPECT_EQ(mismatch(*engine, *learner), 0.0F) << version;
+  }
+  const auto saved = scratch_folder("saved");
+  ASSERT_TRUE(learner->save(kTenant, saved).ok());
+  auto resumed = make_learner(folder, learner_options(products, 1e-2));
+  ASSERT_TRUE(resumed->load(kTenant, saved).ok());
+  EXPECT_EQ(mismatch(*engine, *resumed), 0.0F);
 }
 
 }  // namespace primerl::testing

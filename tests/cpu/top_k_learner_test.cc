@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "kernels/train/top_k.h"
+#include "tests/cpu/derivatives.h"
 #include "tests/cpu/tiny_adapters.h"
 #include "tests/cpu/tiny_model.h"
 #include "tests/store/scratch_folder.h"
@@ -113,23 +114,8 @@ TEST(TopKLearner, HasTheDerivativeOfItsLossAsGradient) {
     auto learner = make_adapter_learner(folder, {taught_adapter(beta)});
     const TrainBatch batch = taught_batch(5);
     ASSERT_TRUE(learner->step(batch, testing::never).ok());
-    const auto start = learner->snapshot(kTaught, PolicyVersion(0)).value()->tensors;
-    for (const auto& gradient : learner->gradients(kTaught)) {
-      const auto derivative = testing::values(gradient);
-      double square = 0;
-      for (const float g : derivative) square += static_cast<double>(g) * g;
-      if (square < 1e-5) continue;
-      const double h = 2e-3 / std::sqrt(square);
-      const auto loss_at = [&](double step) {
-        EXPECT_TRUE(
-            learner->fill_adapter(kTaught, testing::moved(start, gradient.name, step, derivative))
-                .ok());
-        return learner->step(batch, testing::never)->loss;
-      };
-      const double difference = (loss_at(h) - loss_at(-h)) / (2 * h) / square;
-      EXPECT_NEAR(difference, 1, 0.02) << beta << " " << gradient.name;
-    }
-    ASSERT_TRUE(learner->fill_adapter(kTaught, start).ok());
+    SCOPED_TRACE(beta);
+    testing::expect_derivatives(*learner, kTaught, batch, 1e-5);
   }
 }
 
