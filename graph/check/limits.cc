@@ -284,6 +284,18 @@ void check_limited_optimizers(Draft& draft) {
 
 void check_tenant_limits(Draft& draft) {
   if (!draft.any_tenant) return;
+  for (const auto& node : draft.nodes) {
+    if (node.contract == nullptr) continue;
+    for (const auto& demand : node.contract->demands) {
+      if (demand.key != "adapter.targets") continue;
+      const std::string fault = demand.fault(node.options.get(), draft.any_tenant->tenant);
+      if (fault.empty()) continue;
+      draft.diagnostics
+          .error("G085", value_span(*draft.any_tenant->spec, "targets"),
+                 "'targets' of [graph.tenant_limits] {}", fault)
+          .suggest(demand.help);
+    }
+  }
   for (const auto& tenant : draft.tenants) LimitRule(draft, tenant).check();
 }
 

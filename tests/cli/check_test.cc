@@ -320,6 +320,15 @@ TEST(CheckOfATenant, ReportsItsFaultsAsThoseOfAGraph) {
   EXPECT_THAT(none.err, HasSubstr("error[G003]"));
 }
 
+TEST(CheckLimits, RefusesLinearsThatDoNotExist) {
+  const auto end = run_graph_program({"check", source_path("examples/hosted/graph.toml"), "--set",
+                                      "graph.tenant_limits.targets=[\"q_proj\", \"z_proj\"]"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err,
+              AllOf(HasSubstr("error[G085]: 'targets' of [graph.tenant_limits] cannot be used: "),
+                    HasSubstr("unknown target 'z_proj' of an adapter")));
+}
+
 // Files of examples.
 
 class AFileOfExamples : public AModelFolder {
