@@ -26,8 +26,8 @@
 ///
 /// All but reference KL, cross-entropy and the two distillations add w_ref * (e^k - k - 1), k =
 /// log_ref - log_pi. Values in brackets are constants of the gradient. Squares and reference terms
-/// cover kept and dropped tokens alike. The step adds weight * loss of each token and divides by the
-/// count of its loss tokens.
+/// cover kept and dropped tokens alike. The step adds weight * loss of each token and divides by
+/// the count of its loss tokens.
 #pragma once
 
 #include <array>
