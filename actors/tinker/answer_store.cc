@@ -1,0 +1,90 @@
+#include "actors/tinker/answer_store.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "actors/tinker/names.h"
+
+namespace primerl::tinker {
+
+Status AnswerStore::open(uint64_t request, TenantSlot tenant) {
+  if (num_open_ >= limits_.open_max)
+    return error(Code::kExhausted, "{} requests have no answer yet, at most {} may be open",
+                 num_open_, limits_.open_max);
+  const bool is_new = futures_.emplace(request, Future{tenant, true, {}}).second;
+  CHECK(is_new, "a request number is used twice");
+  ++num_open_;
+  return ok();
+}
+
+AnswerStore::Futures::iterator AnswerStore::erase(Futures::iterator entry) {
+  if (entry->second.is_open) {
+    --num_open_;
+  } else {
+    num_bytes_ -= entry->second.answer.body.size();
+  }
+  gone_.emplace(entry->first, entry->second.tenant);
+  if (gone_.size() > kGoneMax) gone_.erase(gone_.begin());
+  return futures_.erase(entry);
+}
+
+/// The answer that is kept longest; the first request among equals. False: none is kept.
+bool AnswerStore::drop_oldest() {
+  auto oldest = futures_.end();
+  for (auto entry = futures_.begin(); entry != futures_.end(); ++entry)
+    if (!entry->second.is_open &&
+        (oldest == futures_.end() || entry->second.answer.since < oldest->second.answer.since))
+      oldest = entry;
+  if (oldest == futures_.end()) return false;
+  erase(oldest);
+  return true;
+}
+
+Status AnswerStore::complete(uint64_t request, std::string_view body, bool is_protobuf, Time now) {
+  const auto found = futures_.find(request);
+  if (found == futures_.end()) return ok();
+  CHECK(found->second.is_open, "a request has two answers");
+  if (body.size() > limits_.bytes_max)
+    return error(Code::kExhausted, "the answer has {} bytes, at most {} are kept", body.size(),
+                 limits_.bytes_max);
+  while (body.size() > limits_.bytes_max - num_bytes_ ||
+         futures_.size() - num_open_ >= limits_.answers_max) {
+    if (!drop_oldest()) break;
+  }
+  found->second.is_open = false;
+  found->second.answer = {{body.begin(), body.end()}, is_protobuf, now};
+  --num_open_;
+  num_bytes_ += body.size();
+  return ok();
+}
+
+Result<const StoredAnswer*> AnswerStore::find(uint64_t request, TenantSlot tenant) const {
+  if (const auto found = futures_.find(request);
+      found != futures_.end() && found->second.tenant == tenant)
+    return found->second.is_open ? nullptr : &found->second.answer;
+  if (const auto gone = gone_.find(request); gone != gone_.end() && gone->second == tenant)
+    return error(Code::kCancelled, "the answer of request '{}' is gone", request_name(request))
+        .note("send the request again");
+  return error(Code::kNotFound, "no request '{}'", request_name(request));
+}
+
+void AnswerStore::forget(uint64_t request) {
+  const auto found = futures_.find(request);
+  if (found != futures_.end()) erase(found);
+}
+
+void AnswerStore::expire(Time now) {
+  for (auto entry = futures_.begin(); entry != futures_.end();) {
+    const bool is_old = !entry->second.is_open && now - entry->second.answer.since >= limits_.keep;
+    entry = is_old ? erase(entry) : std::next(entry);
+  }
+}
+
+void AnswerStore::drop(TenantSlot tenant) {
+  for (auto entry = futures_.begin(); entry != futures_.end();)
+    entry = entry->second.tenant == tenant ? erase(entry) : std::next(entry);
+  std::erase_if(gone_, [&](const auto& each) { return each.second == tenant; });
+}
+
+}  // namespace primerl::tinker
