@@ -309,7 +309,8 @@ class NodeRunnerCore::World final : public Services,
  private:
   Resource* find(std::string_view use) override {
     const auto found = resources_.find(use);
-    if (found == resources_.end() && use == "outside") return nullptr;
+    // Both are optional: an actor asks for them with get_if().
+    if (found == resources_.end() && (use == "outside" || use == "weights")) return nullptr;
     CHECK(found != resources_.end(), fmt::format("no resource was given for '{}'", use));
     return found->second;
   }

@@ -96,6 +96,8 @@ std::optional<Status> SaveLimit::look(Time now) {
 }
 
 Status Learner::begin_save(LearnerSave save) {
+  // Open gradients refuse it now, and not at its end: nothing has begun.
+  if (has_open_gradients(save.tenant)) return this->save(save.tenant, save.folder);
   Status ended = this->save(save.tenant, save.folder);
   if (ended.ok()) ended = save.commit();
   saved_.insert_or_assign(save.tenant, std::move(ended));

@@ -88,6 +88,7 @@ TEST_F(LoadStory, TheFirstLoadOfARouterHasAllVersions) {
 
 TEST_F(LoadStory, HasAsManyVersionsAsAnEngineMayHave) {
   ASSERT_EQ(kWeightsKeysMax, 8192U);
+  prefill.set_tenants(std::vector<Tenant>(kWeightsKeysMax, testing::a_tenant()));
   ASSERT_TRUE(prefill.run_work().ok());
   for (uint32_t slot = 0; slot < kWeightsKeysMax; ++slot) {
     apply(0, TenantSlot(slot));
