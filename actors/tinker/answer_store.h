@@ -1,7 +1,7 @@
 /// The futures of Tinker clients: open requests, and their answers until they are fetched.
 ///
 /// An answer stays until the client got it, for at most `keep`, and within `bytes_max`: the oldest
-/// makes space for a new one. What is not there is gone, and its client sends the request again.
+/// makes space for a new one. A missing answer is gone, and its client sends the request again.
 ///
 /// A state machine: no clock, no thread. Its state is plain values with fields().
 #pragma once

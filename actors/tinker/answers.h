@@ -1,4 +1,4 @@
-/// The answers of the Tinker wire: JSON, and protobuf for passes and samples
+/// The answers of the Tinker wire: JSON, and protobuf for losses and samples
 /// (docs/design/tinker.md). Pure, any thread.
 #pragma once
 

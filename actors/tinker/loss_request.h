@@ -31,7 +31,7 @@ struct LossRequest {
   std::vector<TargetShape> shapes;  // of each datum
 };
 
-/// Of a target tensor with rows and columns, row r has the targets after token r. Cells that no
+/// In a target tensor with rows and columns, row r has the targets after token r. Cells that no
 /// sparse tensor lists are no targets. The error names the datum and the tensor.
 Result<LossRequest> read_loss_request(std::string_view body);
 

@@ -45,7 +45,7 @@ class RequestOrder {
   explicit RequestOrder(OrderLimits limits = {}) : limits_(limits) {}
 
   /// In order. After kRun, pop_ready() has the requests that waited for it. kExists: the number
-  /// has another body. kCancelled: it is too old to tell. kExhausted: too many wait.
+  /// has another body. kCancelled: its digest is no longer kept. kExhausted: too many wait.
   Result<Admission> offer(const OfferedRequest& offered, Time now);
   /// Without order: never kWait.
   Result<Admission> offer_unordered(const OfferedRequest& offered);

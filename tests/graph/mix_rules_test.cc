@@ -176,10 +176,10 @@ TEST(MixRules, ADrivenEnvironmentHasALimitOfItsOwn) {
               AllOf(HasSubstr("[G090]"),
                     HasSubstr("'rollout_timeout' of environment 'driven' has no effect"),
                     HasSubstr("write run_timeout in its 'environment'")));
-  EXPECT_THAT(of(""), Not(HasSubstr("rollout_timeout")));
+  EXPECT_THAT(of(""), Not(HasSubstr("'rollout_timeout' of")));
   EXPECT_THAT(findings_of(demo_with("rollout_timeout = \"40s\"\nenvironments = [" + copy +
                                     "{ environment = { name = \"driven\" } }]")),
-              Not(HasSubstr("rollout_timeout")))
+              Not(HasSubstr("'rollout_timeout' of")))
       << "the tenant's is for the other environment";
 }
 
