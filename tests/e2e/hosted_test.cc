@@ -19,7 +19,7 @@ using HostedClock = std::chrono::steady_clock;
 
 constexpr uintmax_t kRecordBytesMax = uintmax_t{64} << 20;
 constexpr uintmax_t kSegmentBytes = uintmax_t{2} << 20;
-/// What is written after the newest two saved states stays, whatever bytes_max is: about 4 MB/s.
+/// Segments after the newest two saved states stay, whatever bytes_max is: about 4 MB/s.
 constexpr uintmax_t kUnsavedBytesMax = kRecordBytesMax / 2;
 
 struct HostedSize {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "actors/common/engine_user.h"
+#include "actors/common/task_mix.h"
 #include "actors/messages/load.h"
 #include "actors/messages/rollout.h"
 #include "runtime/wire/msgpack_codec.h"
@@ -68,7 +69,7 @@ class Marks final : public DeliveryObserver {
 
 class WorldHost final : public NoHost {
  public:
-  WorldHost(const WorldSpec& spec, Marks& marks) : spec_(spec), marks_(marks) {
+  WorldHost(const WorldSpec& spec, const Plan& plan, Marks& marks) : spec_(spec), marks_(marks) {
     if (!spec.is_resumed) return;
     Json consumed = parse_json("[[0, 5], [8, 8], [11, 12], [15, 15], [20, 22]]", "a file").value();
     point_.folder = resume_folder();
@@ -76,6 +77,9 @@ class WorldHost final : public NoHost {
     point_.version = PolicyVersion(2);
     point_.manifest = Json::object();
     point_.manifest.set("resumes", 1).set("consumed", std::move(consumed));
+    // All tenants of a world have one mix, or none.
+    if (const Tenant& tenant = plan.tenants.front(); !tenant.mix.empty())
+      point_.manifest.set(std::string(kMixOfCheckpoint), mix_json(tenant));
   }
   bool has_started = false;  // a group that is made again has no resume point
 
@@ -232,7 +236,7 @@ WorldRun run_world(uint64_t number, const WorldHooks& hooks) {
     return run;
   }
   Marks marks(hooks.expected);
-  WorldHost host(world.spec, marks);
+  WorldHost host(world.spec, *world.plan, marks);
   SlowEnvironment steps(world.spec);
   VirtualExecutor executor(
       world.plan, factory_of(world.spec, [&marks](std::string_view seen) { marks.add(seen); }),
