@@ -31,6 +31,12 @@ struct LossDatum {
   std::vector<float> logprobs = {};     // [m], at sampling, in nats; empty for cross_entropy
   std::vector<float> advantages = {};   // [m]; empty for cross_entropy
 
+  template <class F>
+  static void fields(F& f) {
+    using D = LossDatum;
+    f("tokens", &D::tokens)("targets", &D::targets)("positions", &D::positions)(
+        "weights", &D::weights)("logprobs", &D::logprobs)("advantages", &D::advantages);
+  }
   friend bool operator==(const LossDatum&, const LossDatum&) = default;
 };
 
@@ -40,6 +46,12 @@ struct LossBatch {
   LossOptions loss;           // check_client_loss() accepts it
   bool forward_only = false;  // log-probabilities and sums, no gradient
   std::vector<LossDatum> data = {};
+
+  template <class F>
+  static void fields(F& f) {
+    using B = LossBatch;
+    f("tenant", &B::tenant)("loss", &B::loss)("forward_only", &B::forward_only)("data", &B::data);
+  }
 };
 
 /// Sums over the targets of a call. A target trains if its weight is not 0 and, unless the loss is
@@ -73,6 +85,10 @@ struct LossResult {
   std::vector<std::vector<float>> logprobs = {};
   LossTotals totals = {};
 
+  template <class F>
+  static void fields(F& f) {
+    f("logprobs", &LossResult::logprobs)("totals", &LossResult::totals);
+  }
   friend bool operator==(const LossResult&, const LossResult&) = default;
 };
 
@@ -84,6 +100,12 @@ struct AdamNumbers {
   double weight_decay = 0;  // decoupled: weights shrink by lr * weight_decay
   double max_norm = 0;      // of the whole gradient, in L2; 0: no clip
 
+  template <class F>
+  static void fields(F& f) {
+    using A = AdamNumbers;
+    f("lr", &A::lr)("beta1", &A::beta1)("beta2", &A::beta2)("epsilon", &A::epsilon)(
+        "weight_decay", &A::weight_decay)("max_norm", &A::max_norm);
+  }
   friend bool operator==(const AdamNumbers&, const AdamNumbers&) = default;
 };
 

@@ -31,6 +31,18 @@ struct LossOptions {
   std::string mean = {};         // "token", "sequence" or "constant"
   int64_t mean_tokens = 0;       // of one sequence, for "constant"; 0 = the tenant's seq_len
   OwnObjectives own = {};        // not an option: where `kind` is looked up too
+
+  /// All but `own`.
+  template <class F>
+  static void fields(F& f) {
+    using L = LossOptions;
+    f("kind", &L::kind)("clip_low", &L::clip_low)("clip_high", &L::clip_high)(
+        "advantage_weight", &L::advantage_weight)("kl_weight", &L::kl_weight)(
+        "clip_dual", &L::clip_dual)("weight_low", &L::weight_low)("weight_high", &L::weight_high)(
+        "moment_max", &L::moment_max)("proximal_share", &L::proximal_share)(
+        "reference_weight", &L::reference_weight)("jsd_beta", &L::jsd_beta)("mean", &L::mean)(
+        "mean_tokens", &L::mean_tokens);
+  }
 };
 
 /// How weights follow gradients. A number below 0 means the kind's own (optimizer.h).

@@ -1,0 +1,42 @@
+/// TenantChange: a tenant joins, starts, pauses, continues or leaves a slot of a running graph
+/// (docs/design/hosted.md). The control plane orders it; each group of the slot, and each shared
+/// group, gets it as one control input, so the record has it at one position among the steps.
+///
+/// Values, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+struct TenantChange {
+  enum class Kind : uint8_t {
+    kJoin,    // make the actors of the slot; they get no task yet
+    kStart,   // every process has made them: sources may give tasks
+    kPause,   // sources give no task; rollouts in flight end
+    kResume,  // sources give tasks again
+    kLeave,   // the slot has drained: destroy the actors and drop the keys
+  };
+  Kind kind = Kind::kJoin;
+  TenantSlot slot;
+  uint32_t tenancy = 0;  // which use of the slot and name this is (graph/tenancies.h)
+  std::string name;      // of the tenant
+  std::string table;     // of kJoin: the tenant's table with all values, without secrets
+
+  template <class F>
+  static void fields(F& f) {
+    using T = TenantChange;
+    f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)("table",
+                                                                                    &T::table);
+  }
+  friend bool operator==(const TenantChange&, const TenantChange&) = default;
+};
+
+/// "join", "start", "pause", "resume", "leave".
+std::string_view to_string(TenantChange::Kind kind);
+
+}  // namespace primerl
