@@ -51,8 +51,8 @@ struct CafExecutorSetup {
   TenantMaker make_tenant{};           // see GroupSetup
   TenantResources tenant_resources{};  // see GroupSetup
   ExecutorEvents events{};
-  bool is_hosted = false;  // in a run of one process: it goes on when all its tenants have
-                           // finished, until request_drain()
+  bool is_hosted = false;   // in a run of one process: it goes on when all its tenants have
+                            // finished, until request_drain()
   CutSink* cuts = nullptr;  // must stay valid while the executor exists; called from every group's
                             // thread; null: no cuts
   OtherProcesses* others = nullptr;  // must stay valid while the executor exists; null: this
