@@ -87,10 +87,10 @@ class VersionsByKey {
   [[nodiscard]] bool raise(WeightsKey key, PolicyVersion version) {
     return version <= of(key) || set(key, version);
   }
-  /// Forgets the key; an unknown key changes nothing.
-  void erase(WeightsKey key);
   bool empty() const { return list_.empty(); }
   const std::vector<KeyedVersion>& list() const { return list_; }  // sorted by key
+  /// Those of one tenant, in all its tenancies. Valid until the next change.
+  std::span<const KeyedVersion> of_tenant(TenantSlot tenant) const;
   friend bool operator==(const VersionsByKey&, const VersionsByKey&) = default;
 
   template <class F>
