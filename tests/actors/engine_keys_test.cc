@@ -122,7 +122,9 @@ TEST_F(EngineKeys, ARequestForADroppedSnapshotIsRefusedByItsName) {
   EXPECT_TRUE(prefill.is_paused("request")) << "it waits for free space";
   drop(snapshot(1));
   ASSERT_TRUE(prefill.run_work().ok());
-  ask(2, snapshot(1));
+  GenerateRequest late = testing::engine_request(2);
+  late.adapter = snapshot(1).adapter;
+  EXPECT_FALSE(prefill.give("request", late, rollout).ok());
   const auto refused = prefill.sent<Completion>("refused");
   ASSERT_THAT(refused, SizeIs(2));
   for (const Completion& each : refused) {
