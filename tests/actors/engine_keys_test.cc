@@ -49,7 +49,7 @@ struct EngineKeys : testing::EngineStory {
   EngineLoad newest_load() { return prefill.sent<EngineLoad>("load").back(); }
 };
 
-TEST_F(EngineKeys, ASnapshotKeepsItsVersionWhileTheMovingKeyGoesOn) {
+TEST_F(EngineKeys, ASnapshotKeepsItsVersionWhileTheMovingKeyGetsNewOnes) {
   apply(kMovingKey, 0);
   apply(snapshot(1), 0, {at(kMovingKey, 0)});
   for (const int64_t version : {1, 2}) apply(kMovingKey, version, {at(snapshot(1), 0)});
