@@ -100,7 +100,12 @@ class ResumingLearner final : public TracedLearner {
   /// The recorded start was itself resumed from `folder`.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
-    return of(tenant).is_real ? learner().load(tenant, folder) : ok();
+    return of(tenant).is_real ? learner().load(tenant, folder) : TracedLearner::load(tenant, folder);
+  }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    return of(tenant).is_real ? learner().load_weights(tenant, folder, others)
+                              : TracedLearner::load_weights(tenant, folder, others);
   }
   /// For a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {

@@ -331,7 +331,16 @@ void TracedLearner::set_wake(std::function<void()> wake) {
 }
 
 Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
-  return is_replaying(tenant) ? ok() : learner_->load(tenant, folder);
+  if (!is_replaying(tenant)) return learner_->load(tenant, folder);
+  progress_.tenants[tenant].is_open = false;
+  return ok();
+}
+
+Status TracedLearner::load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                                   const std::filesystem::path& others) {
+  if (!is_replaying(tenant)) return learner_->load_weights(tenant, folder, others);
+  progress_.tenants[tenant].is_open = false;
+  return ok();
 }
 
 /// Without an answer every sample is refused; then the end of its group of rollouts shows the
