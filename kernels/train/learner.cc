@@ -116,6 +116,7 @@ std::optional<Status> Learner::end_of_save(TenantSlot tenant, Time /*now*/) {
 Status Learner::load_weights(TenantSlot tenant, const std::filesystem::path& folder,
                              const std::filesystem::path& others) {
   namespace fs = std::filesystem;
+  if (folder == others) return load(tenant, folder);
   const fs::path mixed = folder.parent_path() / fmt::format(".loading-{}", tenant);
   std::error_code fault;
   const auto link = [&](const fs::path& from, const char* part) {

@@ -100,12 +100,15 @@ class ResumingLearner final : public TracedLearner {
   /// The recorded start was itself resumed from `folder`.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
-    return of(tenant).is_real ? learner().load(tenant, folder) : TracedLearner::load(tenant, folder);
+    return of(tenant).is_real ? learner().load(tenant, folder) : ok();
   }
   Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
                       const std::filesystem::path& others) override {
-    return of(tenant).is_real ? learner().load_weights(tenant, folder, others)
-                              : TracedLearner::load_weights(tenant, folder, others);
+    RETURN_IF_ERROR(check_reached(tenant));
+    if (!of(tenant).is_real || !is_replaying(tenant))
+      return TracedLearner::load_weights(tenant, folder, others);
+    const Status then = TracedLearner::load_weights(tenant, folder, others);
+    return then.ok() ? learner().load_weights(tenant, folder, others) : then;
   }
   /// For a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {
