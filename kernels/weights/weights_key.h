@@ -87,8 +87,6 @@ class VersionsByKey {
   [[nodiscard]] bool raise(WeightsKey key, PolicyVersion version) {
     return version <= of(key) || set(key, version);
   }
-  /// Forgets the key; an unknown key changes nothing.
-  void erase(WeightsKey key);
   bool empty() const { return list_.empty(); }
   const std::vector<KeyedVersion>& list() const { return list_; }  // sorted by key
   friend bool operator==(const VersionsByKey&, const VersionsByKey&) = default;
