@@ -286,6 +286,8 @@ struct Tenant {
   /// The environment's name in metrics and lines.
   const std::string& environment_label() const { return label.empty() ? environment.name : label; }
 };
+/// `max_steps` of a tenant that a client trains: it does not end by steps.
+inline constexpr int64_t kClientStepsMax = INT32_MAX;
 /// Most environments of one tenant, and the largest weight of one.
 inline constexpr size_t kTenantEnvironmentsMax = 64;
 inline constexpr int64_t kEnvironmentWeightMax = 1000;
