@@ -138,10 +138,10 @@ class ClientSteps {
   static void fields(F& f) {
     using C = ClientSteps;
     f("request", &C::request)("folder", &C::folder)("open", &C::open)("published", &C::published)(
-        "has_first", &C::has_first)("is_awaited", &C::is_awaited)("was_loaded", &C::was_loaded)("asked_step", &C::asked_step)(
-        "saved", &C::saved_)("snapshots", &C::snapshots)("num_snapshots", &C::num_snapshots)(
-        "generations", &C::num_generations_)("retired", &C::retired_)("num_covered",
-                                                                      &C::num_covered_);
+        "has_first", &C::has_first)("is_awaited", &C::is_awaited)("was_loaded", &C::was_loaded)(
+        "asked_step", &C::asked_step)("saved", &C::saved_)("snapshots", &C::snapshots)(
+        "num_snapshots", &C::num_snapshots)("generations", &C::num_generations_)(
+        "retired", &C::retired_)("num_covered", &C::num_covered_);
   }
 
   std::optional<OpenRequest> request;

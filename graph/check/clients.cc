@@ -56,8 +56,8 @@ void check_client(Draft& draft, const DraftTenant& drafted) {
   }
   if (!drafted.tenant.adapter.is_there())
     draft.diagnostics
-        .error("G085", value_span(spec, "client"),
-               "tenant '{}' has client = true but no adapter", spec.name)
+        .error("G085", value_span(spec, "client"), "tenant '{}' has client = true but no adapter",
+               spec.name)
         .note("a client trains an adapter on weights that do not change")
         .suggest(fmt::format("add [tenant.{}.adapter] with rank = 16, for example", spec.name));
   const std::string& kind = drafted.tenant.optimizer.kind;

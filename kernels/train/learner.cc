@@ -129,9 +129,9 @@ Status Learner::load_weights(TenantSlot tenant, const std::filesystem::path& fol
   fs::remove_all(mixed, fault);
   link(folder, "weights");
   link(others, "learner");
-  const Status loaded = fault ? Status(error(Code::kIo, "'{}': {}", mixed.string(),
-                                             fault.message()))
-                              : load(tenant, mixed);
+  const Status loaded = fault
+                            ? Status(error(Code::kIo, "'{}': {}", mixed.string(), fault.message()))
+                            : load(tenant, mixed);
   fs::remove_all(mixed, fault);
   return loaded;
 }

@@ -118,9 +118,7 @@ struct ClientStory : ::testing::Test {
   static Blob bytes_of(Learner& of) {
     return of.snapshot(kClient, PolicyVersion(0)).value()->tensors.front().bytes;
   }
-  std::filesystem::path client_folder(const std::string& path) {
-    return folder / "clients" / path;
-  }
+  std::filesystem::path client_folder(const std::string& path) { return folder / "clients" / path; }
 
   std::unique_ptr<Learner> learner, alone;
   std::shared_ptr<WeightChannel> weights;

@@ -85,9 +85,8 @@ TEST(Clients, InstancesOfNodesForLoopsAreVacant) {
   for (uint32_t i = 0; i < loaded.plan().groups.size(); ++i) {
     const auto& instances = loaded.plan().groups[i].instances;
     EXPECT_EQ(loaded.plan().is_vacant(GroupId(i)),
-              std::ranges::all_of(instances, [&](InstanceId each) {
-                return loaded.plan().is_vacant(each);
-              }));
+              std::ranges::all_of(instances,
+                                  [&](InstanceId each) { return loaded.plan().is_vacant(each); }));
   }
 }
 
@@ -152,8 +151,7 @@ TEST(Clients, KeysOfLoopsAreRefusedAndTheMessageSaysWhy) {
 
 TEST(Clients, TrainAnAdapterWithAdamW) {
   EXPECT_THAT(codes_of(graph_of("[tenant.alice]\nclient = true\n")), ElementsAre("G085"));
-  EXPECT_THAT(codes_of(graph_of(kAlice + "optimizer = { kind = \"sgd\" }\n")),
-              ElementsAre("G085"));
+  EXPECT_THAT(codes_of(graph_of(kAlice + "optimizer = { kind = \"sgd\" }\n")), ElementsAre("G085"));
 }
 
 TEST(Clients, AreWithinTheLimitsOfTheGraph) {
