@@ -149,7 +149,7 @@ class ClientSteps {
   OpenPasses open;
   PolicyVersion published;  // the newest version of all keys of the tenant
   bool has_first = false;   // kFirstFolder is complete
-  bool is_awaited = false;  // nothing is to be done until a request comes; the timer is set
+  bool is_awaited = false;  // it waits for a request; the timer is set
   /// Since the last update other weights were loaded. A checkpoint has the number of that update,
   /// and a resumed run would compute passes before the load under the loaded weights.
   bool was_loaded = false;

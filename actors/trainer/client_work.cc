@@ -1,4 +1,4 @@
-// What a Trainer does for a client that trains its tenant by halves of a step (client_steps.h).
+// The work of a Trainer for a client that trains its tenant by halves of a step (client_steps.h).
 #include <algorithm>
 #include <utility>
 
@@ -204,7 +204,7 @@ void Trainer::end_pass(const Result<LossResult>& result) {
     services().count("client_passes", 1);
   } else {
     Error fault = result.error();
-    // It may have added a part. What is left would not be the sum of whole passes.
+    // It may have added a part, so the rest would not be the sum of whole passes.
     if (!forward_only) {
       learner_->discard(tenant_);
       if (client_.open.num_calls > 0)

@@ -10,9 +10,7 @@
 
 namespace primerl::testing {
 namespace {
-
 namespace fs = std::filesystem;
-
 template <int kNumber>
 struct Note {
   static constexpr std::string_view kNames[] = {
