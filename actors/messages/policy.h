@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "graph/message.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -63,13 +64,14 @@ struct PolicyApplied {
 /// Every engine in use has applied `version`: groups may open under it.
 struct PolicyLive {
   static constexpr std::string_view kName = "PolicyLive";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   PolicyVersion version;
+  AdapterId adapter;  // whose version it is; none: the tenant's moving key
 
   template <class F>
   static void fields(F& f) {
-    f("version", &PolicyLive::version);
+    f("version", &PolicyLive::version)("adapter", &PolicyLive::adapter);
   }
 };
 
