@@ -69,7 +69,9 @@ struct GenerateRequest {
   /// later request, so the router knows which requests an engine still has to answer.
   std::vector<uint64_t> answered;
   int32_t engine = -1;  // index of the only engine that may get it; -1: the policy chooses
-  AdapterId adapter;    // whose weights make the tokens; none: the tenant's moving key
+  /// The key of the tenant that generates; none: its moving key. `version` is this key's. One key
+  /// for all turns of a session.
+  AdapterId adapter{};
 
   int64_t num_prompt_tokens() const {
     return int64_t{known.num_tokens} + static_cast<int64_t>(prompt_tokens.size());

@@ -381,6 +381,8 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
         channel.published = [published, index](const KeyedVersion& version) {
           published->add(index, version);
         };
+      if (published != nullptr)
+        channel.dropped = [published, index](WeightsKey key) { published->forget(index, key); };
       const auto weights = channel.channel;
       auto replayed = make_replayed_channel(std::move(channel));
       (*channels)[index] = {weights, replayed};
