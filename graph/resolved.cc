@@ -154,7 +154,9 @@ void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
       writer.raw(fmt::format("reward = {}\n",
                              rewards_text(writer, tenant.rewards, *reward, path + ".reward")));
   }
-  writer.options(tenant_options(), &tenant, written);
+  // Without the keys that a file with the other kind of tenant must not have.
+  writer.options(tenant_options(), &tenant, written,
+                 tenant.is_client ? keys_of_loops() : std::vector<std::string>{"client"});
 }
 
 void write_resource(Writer& writer, const Draft& draft, const PlanResource& resource) {

@@ -24,6 +24,7 @@ void check_graph(Draft& draft) {
   for (const auto rule : {check_nodes_exist,
                           check_tenants_exist,
                           check_tenant_limits,
+                          check_clients,
                           check_drain,
                           check_batches,
                           check_inflight,

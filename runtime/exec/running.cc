@@ -18,7 +18,7 @@ Error bounded(Error error) {
   return Error(error.code(), fmt::format("{} ... ({} bytes in all)", text, size));
 }
 
-/// In place of the actor of a slot without a tenant.
+/// In place of the actor of a vacant instance.
 class VacantActor final : public Actor {};
 
 }  // namespace
@@ -136,6 +136,7 @@ Status Running::handle() {
       if (payload.type != port.type)
         return error(Code::kCorrupt, "a '{}' came to '{}.{}', which takes a '{}'",
                      payload.type->name, instance_->name, port.name, port.type->name);
+      if (is_vacant()) return ok();
       return port.handle(*actor_, payload.message.get());
     }
     case StepKind::kTimer:
@@ -151,7 +152,7 @@ Status Running::handle() {
 }
 
 Status Running::work() {
-  if (!contract_->works || (is_draining_ && contract_->is_source)) return ok();
+  if (!contract_->works || is_vacant() || (is_draining_ && contract_->is_source)) return ok();
   ASSIGN_OR_RETURN(wants_more_work_, actor_->work());
   return ok();
 }

@@ -85,9 +85,8 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Lets the actor answer the message whose handler failed. The handler's emissions are dropped.
   void refuse(const Error& error);
 
-  /// Whether no tenant has the slot of this instance. Then its actor does nothing, and no message
-  /// comes to it.
-  bool is_vacant() const { return common_->setup.plan->is_free(instance_->tenant); }
+  /// Plan::is_vacant(). Then its actor does nothing, and a message that comes to it is dropped.
+  bool is_vacant() const { return common_->setup.plan->is_vacant(self_); }
   Actor& actor() { return *actor_; }
   const Actor& actor() const { return *actor_; }
   const Contract& contract() const { return *contract_; }

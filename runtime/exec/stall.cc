@@ -169,7 +169,7 @@ std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const G
 std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
                                   TenantSlot tenant) {
   const TenantSlot own = plan.instance(instance).tenant;
-  if (plan.is_free(own) || (!tenant.is_none() && own != tenant)) return std::nullopt;
+  if (plan.is_vacant(instance) || (!tenant.is_none() && own != tenant)) return std::nullopt;
   const auto& inputs = plan.contract_of(instance).inputs;
   const auto found = std::find_if(inputs.begin(), inputs.end(),
                                   [&type](const InputPort& port) { return port.type == &type; });

@@ -24,6 +24,8 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                         .interval = tenant.checkpoint_every,
                         .every = tenant.keep_every,
                         .best = tenant.keep_best})));
+  for (const auto& tenant : plan.tenants)
+    clients_.emplace_back(system_files(), run_folder_ / "clients" / tenancy_name(tenant));
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
     tenants_.push_back(tenancy_name(plan.in_slot(tenant.is_none() ? TenantSlot(0) : tenant)));
@@ -166,6 +168,24 @@ Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Jso
   }
   if (on_checkpoint_) on_checkpoint_(tenant, step);
   return ok();
+}
+
+Result<std::filesystem::path> WorkerFiles::begin_client_folder(TenantSlot tenant,
+                                                               std::string_view path) {
+  return clients_[tenant.index()].begin(path);
+}
+
+Status WorkerFiles::commit_client_folder(TenantSlot tenant, std::string_view path,
+                                         bool weights_only) {
+  return clients_[tenant.index()].commit(path, weights_only);
+}
+
+Result<std::filesystem::path> WorkerFiles::client_folder(TenantSlot tenant, std::string_view path) {
+  return clients_[tenant.index()].folder(path);
+}
+
+Status WorkerFiles::remove_client_folder(TenantSlot tenant, std::string_view path) {
+  return clients_[tenant.index()].remove(path);
 }
 
 Status WorkerFiles::fault() {

@@ -18,6 +18,7 @@
 #include "graph/plan.h"
 #include "runtime/exec/actor_group.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/client_folders.h"
 #include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/step_lines.h"
@@ -57,6 +58,13 @@ class WorkerFiles final : public RunFiles {
   Status append_step(const StepLine& line);
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
+  // A fault of these ends the client's request, not the run: it is not kept. While a record is
+  // followed they work as ever, because a computed save replaces the same bytes.
+  Result<std::filesystem::path> begin_client_folder(TenantSlot tenant,
+                                                    std::string_view path) override;
+  Status commit_client_folder(TenantSlot tenant, std::string_view path, bool weights_only) override;
+  Result<std::filesystem::path> client_folder(TenantSlot tenant, std::string_view path) override;
+  Status remove_client_folder(TenantSlot tenant, std::string_view path) override;
 
  private:
   /// Of one tenant, because its trainer begins checkpoints while a writer commits those of others.
@@ -89,6 +97,7 @@ class WorkerFiles final : public RunFiles {
   StepWriter steps_;
 
   std::vector<std::unique_ptr<Store>> checkpoints_;  // index = tenant slot
+  std::vector<ClientFolders> clients_;               // index = tenant slot
 
   std::mutex mutex_;  // guards the members below
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
