@@ -260,8 +260,6 @@ struct Tenant {
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.
   int64_t tasks_max = 0;
-  // A client trains it by halves of a step (docs/design/tinker.md): it has no environment.
-  bool is_client = false;
   // Not a key: the model that it trains, by its name in the graph file.
   std::string base_model;
   // Not a key: which use of its slot and name this is, from 0 (graph/tenancies.h).

@@ -22,14 +22,12 @@ constexpr int64_t kCancelsPerWorkCall = 16;
 constexpr Duration kHold = Duration::seconds(40);
 // Rollouts number their requests from 0, a gateway from 2^47.
 constexpr uint64_t kFirstGenerate = uint64_t{1} << (kRequestBits - 2);
-// Versions that engines may get while this actor has not read that they are live.
-constexpr int64_t kLivePerTenant = 64;
+// As many as a trainer keeps (actors/trainer/client_steps.h).
+constexpr int64_t kSnapshotsMost = 16;
 
-Amount tenants_times(int64_t count, std::string text) {
-  return {[count](const void*, std::span<const Tenant> tenants) {
-            return count * static_cast<int64_t>(tenants.size());
-          },
-          std::move(text)};
+Amount num_tenants() {
+  return {[](const void*, std::span<const Tenant> tenants) { return std::ssize(tenants); },
+          "number of tenants"};
 }
 
 Status check_content_type(Route route, const ClientRequest& client) {
@@ -45,7 +43,7 @@ Status check_content_type(Route route, const ClientRequest& client) {
 
 Contract Tinker::contract() {
   using O = TinkerOptions;
-  const Amount one_each = tenants_times(1, "number of tenants");
+  const Amount one_each = num_tenants();
   return ContractOf<Tinker, O>("tinker", "serves clients of Tinker's SDK, which train tenants")
       .uses<Outside>("listener", &O::listener, "the resource of kind \"outside\" that listens")
       .uses<Tokenizer>("tokenizer_of", &O::model, "the model whose tokenizer it uses")
@@ -57,22 +55,19 @@ Contract Tinker::contract() {
               "sequences of one tenant that wait to be sent; further ones get the status 429")
       .option("attempts_max", &O::attempts_max, count_from(0),
               "engine losses or failures that one sequence survives")
-      .option("snapshots_max", &O::snapshots_max, between(1, 1024) | unit("snapshots"),
+      .option("snapshots_max", &O::snapshots_max, between(1, kSnapshotsMost) | unit("snapshots"),
               "weights for samplers that one tenant keeps; the one unused longest is dropped")
       .option("sessions_max", &O::sessions_max, between(1, 4096) | unit("sessions"),
               "open sessions of one tenant; a further one gets the status 429")
       .option("samplers_max", &O::samplers_max, between(1, 65536) | unit("samplers"),
               "samplers of one tenant; the one unused longest ends")
-      .option("saved_max", &O::saved_max, between(1, 65536) | unit("saves"),
-              "saved weights of one tenant; a further save fails")
       .option("sample_timeout", &O::sample_timeout, above(0),
               "how long a request for samples may take; then it fails")
       .option("session_timeout", &O::session_timeout, above(0),
               "how long a session without a request stays open; clients send one every 10 s")
       .in("completion", &Tinker::on_completion, "the one answer to a generation",
           at_most(&O::max_inflight, "max_inflight"))
-      .in("policy", &Tinker::on_policy, "a version that every engine has",
-          at_most(tenants_times(kLivePerTenant, "64 versions of each tenant")))
+      .in("policy", &Tinker::on_policy, "a version that every engine has", latest_wins())
       .in("passed", &Tinker::on_passed, "the answer to a pass", at_most(one_each))
       .in("updated", &Tinker::on_updated, "the answer to an update", at_most(one_each))
       .in("weights_done", &Tinker::on_weights_done, "weights are saved, loaded or published",

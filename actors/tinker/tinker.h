@@ -48,7 +48,6 @@ struct TinkerOptions {
   int64_t snapshots_max = 8;    // weights for samplers that one tenant keeps
   int64_t sessions_max = 64;    // open ones of one tenant
   int64_t samplers_max = 1024;  // of one tenant; beyond it the one that is unused longest ends
-  int64_t saved_max = 1024;     // saved weights of one tenant
   Duration sample_timeout = Duration::seconds(600);   // from a request for samples to its answer
   Duration session_timeout = Duration::seconds(300);  // a session without a request ends
 };
@@ -156,6 +155,8 @@ class Tinker final : public Actor {
   void drop_snapshot(TenantSlot tenant, AdapterId adapter);
   void drop_saved(const std::string& path);
   void expire_saved();
+  /// Gives up a snapshot that had this path, unless it is in use. False: it is given up first.
+  Result<bool> free_path(TenantSlot tenant, const std::string& path);
   bool is_snapshot_in_use(TenantSlot tenant, AdapterId adapter) const;
 
   // tinker_samples.cc: samples

@@ -150,7 +150,6 @@ void Tinker::end_session(const std::string& name) {
   for (const std::string& model : models) close_model(model);
   for (const std::string& sampler : samplers) close_sampler(sampler);
   (void)order_.drop(name + "/models");
-  (void)order_.drop(name + "/samplers");
   ended_sessions_.emplace(session_number(name), ended.mapped().tenant);
   if (ended_sessions_.size() > kEndedSessionsMax) ended_sessions_.erase(ended_sessions_.begin());
 }

@@ -26,7 +26,12 @@ Result<std::string> Tinker::forward_backward(const Client& client) {
   job.kind = JobKind::kPass;
   job.tenant = model->tenant;
   job.model = wanted.model;
-  job.batch = std::move(wanted.batch);
+  PassRequest request{.request = 0, .batch = std::move(wanted.batch)};
+  if (const size_t bytes = body_bytes_max(request); bytes > kMessageBytesMax)
+    return error(Code::kInvalid, "the {} data have {} bytes, a message has at most {}",
+                 request.batch.data.size(), bytes, kMessageBytesMax)
+        .note("send them in several calls: their gradients add up to the same bits");
+  job.batch = std::move(request.batch);
   job.batch.tenant = model->tenant;
   job.shapes = std::move(wanted.shapes);
   return offer(std::move(job), wanted.seq, client);
@@ -259,6 +264,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
       break;
     case JobKind::kSnapshot:
       request.action = WeightsAction::kSnapshot;
+      if (!job.saved.name.empty()) request.name = folder_name(job.saved);
       break;
     case JobKind::kPublish:
       request.action = WeightsAction::kPublish;

@@ -36,11 +36,6 @@ Result<bool> Tinker::prepare(Job& job) {
     if (is_there && !job.overwrites)
       return error(Code::kExists, "the weights '{}' are there already", path)
           .note("send 'overwrite', or another 'path'");
-    const auto num_saved = std::ranges::count_if(
-        saved_, [&](const auto& each) { return each.second.tenant == job.tenant; });
-    if (!is_there && num_saved >= options_.saved_max)
-      return error(Code::kExhausted, "the tenant has {} saved weights, at most {} are kept",
-                   num_saved, options_.saved_max);
   }
   return job.kind == JobKind::kSnapshot ? prepare_snapshot(job) : Result<bool>(true);
 }
@@ -54,6 +49,10 @@ bool Tinker::is_snapshot_in_use(TenantSlot tenant, AdapterId adapter) const {
 /// Makes space for one more snapshot: the one that was unused longest goes.
 Result<bool> Tinker::prepare_snapshot(const Job& job) {
   const TenantState& tenant = tenants_[job.tenant];
+  if (!job.saved.name.empty()) {
+    ASSIGN_OR_RETURN(const bool is_free, free_path(job.tenant, to_path(job.saved)));
+    if (!is_free) return false;
+  }
   if (std::ssize(tenant.snapshots) < options_.snapshots_max) return true;
   AdapterId oldest;
   uint64_t used = 0;
@@ -69,6 +68,18 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
         .note("wait for the samples, or raise 'snapshots_max' of the tinker node");
   drop_snapshot(job.tenant, oldest);
   return false;
+}
+
+Result<bool> Tinker::free_path(TenantSlot tenant, const std::string& path) {
+  for (const auto& [adapter, snapshot] : tenants_[tenant].snapshots) {
+    if (snapshot.path != path) continue;
+    if (is_snapshot_in_use(tenant, adapter))
+      return error(Code::kExists, "the weights '{}' have open samples", path)
+          .note("send another 'path'");
+    drop_snapshot(tenant, adapter);
+    return false;
+  }
+  return true;
 }
 
 /// Its samplers end, and the trainer is told before the next job.
@@ -148,15 +159,19 @@ Status Tinker::on_policy(const PolicyLive& live) {
   num_asked_ = 0;
   const TenantSlot slot = services().delivery().tenant;
   TenantState& tenant = tenants_[slot];
-  if (live.adapter.is_none() || live.adapter == moving_key(slot)) {
-    tenant.live = std::max(tenant.live, live.version);
-  } else {
+  const auto take = [&](AdapterId adapter, PolicyVersion version) {
+    if (adapter.is_none() || adapter == moving_key(slot)) {
+      tenant.live = std::max(tenant.live, version);
+      return;
+    }
     // It may come before the trainer's answer. A dropped snapshot is not kept.
     const bool is_expected =
         tenant.running != 0 && jobs_.at(tenant.running).kind == JobKind::kSnapshot;
-    if (is_expected || tenant.snapshots.contains(live.adapter))
-      tenant.live_snapshots[live.adapter] = live.version;
-  }
+    if (is_expected || tenant.snapshots.contains(adapter)) tenant.live_snapshots[adapter] = version;
+  };
+  take(live.adapter, live.version);
+  // A newer message replaces one that was not read: it has all other keys too.
+  for (const AdapterVersion& other : live.others) take(other.adapter, other.version);
   finish_if_live(slot);
   return ok();
 }
@@ -182,8 +197,6 @@ void Tinker::finish_published(uint64_t number, Job& job) {
   TenantState& state = tenants_[job.tenant];
   const std::string path = job.saved.name.empty() ? "" : to_path(job.saved);
   if (job.kind == JobKind::kSnapshot) {
-    for (auto& [adapter, other] : state.snapshots)
-      if (!path.empty() && other.path == path) other.path.clear();  // the newest has the name
     state.snapshots.insert_or_assign(
         job.adapter,
         Snapshot{job.version, path, ++num_used_, expiry(services().now(), job.ttl_seconds)});
