@@ -141,8 +141,8 @@ struct TinkerStory : ::testing::Test {
                                 const std::string& lora = R"("rank":8)",
                                 const std::string& base = "tiny") {
     return fmt::format(
-        R"({{"session_id":"{}","model_seq_id":{},"base_model":"{}","lora_config":{{{}}}}})", session,
-        seq, base, lora);
+        R"({{"session_id":"{}","model_seq_id":{},"base_model":"{}","lora_config":{{{}}}}})",
+        session, seq, base, lora);
   }
   /// A model that is open; its name.
   std::string new_model(const std::string& session, int seq = 0) {
