@@ -79,6 +79,7 @@ std::string answer_of(const OpenSample& sample) {
         table_of(first.prompt_top_tokens, first.prompt_top_logprobs,
                  sample.request.prompt_tokens.size(), sampling.num_prompt_top_logprobs);
     keep_last(sample.num_prompt_logprobs, result);
+    if (!sample.wants_prompt_logprobs) result.prompt_logprobs.clear();
   }
   return sample_answer(result);
 }
@@ -99,6 +100,7 @@ Result<OpenSample> Tinker::sample_of(const Sample& wanted, const Tenant& tenant,
   OpenSample sample;
   sample.tenant = tenant.slot;
   sample.sampler = wanted.sampler;
+  sample.wants_prompt_logprobs = wanted.wants_prompt_logprobs;
   sample.num_prompt_logprobs = wanted.last_prompt_logprobs.value_or(0);
   GenerateRequest& request = sample.request;
   request.session = stable_hash("a request for samples", number) | kClientSession;

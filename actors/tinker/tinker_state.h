@@ -151,15 +151,17 @@ struct OpenSample {
   AdapterId adapter;        // none: the moving key
   GenerateRequest request;  // of the first part; the others differ in their seeds
   std::vector<Part> parts;
-  int64_t num_left = 0;             // parts without a completion
-  int64_t num_prompt_logprobs = 0;  // of the last tokens; 0: all
+  bool wants_prompt_logprobs = false;  // in the answer
+  int64_t num_left = 0;                // parts without a completion
+  int64_t num_prompt_logprobs = 0;     // of the last tokens; 0: all
   Time deadline;
   template <class F>
   static void fields(F& f) {
     using O = OpenSample;
     f("tenant", &O::tenant)("sampler", &O::sampler)("adapter", &O::adapter)("request", &O::request)(
-        "parts", &O::parts)("num_left", &O::num_left)(
-        "num_prompt_logprobs", &O::num_prompt_logprobs)("deadline", &O::deadline);
+        "parts", &O::parts)("wants_prompt_logprobs", &O::wants_prompt_logprobs)(
+        "num_left", &O::num_left)("num_prompt_logprobs", &O::num_prompt_logprobs)("deadline",
+                                                                                  &O::deadline);
   }
 };
 
