@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/base/random.h"
+#include "graph/check/rules.h"
 #include "graph/resolve.h"
 
 namespace primerl {

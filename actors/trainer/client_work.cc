@@ -10,6 +10,8 @@ namespace {
 
 // As of a checkpoint: the learner wakes the trainer, on a virtual clock only this does.
 constexpr Duration kLookAgain = Duration::seconds(1);
+// A run that waits for its client is idle and not stalled: it has a timer.
+constexpr Duration kWaitsForClient = Duration::seconds(3600);
 
 ClientFault fault_of(const Error& error) {
   return {static_cast<uint8_t>(error.code()), error.text()};
@@ -119,6 +121,12 @@ Status Trainer::on_weights(const WeightsRequest& request) {
 
 /// A step of its own for each part, so that what is said leaves before what follows.
 Result<bool> Trainer::work_for_client() {
+  // Only a rehearsal, which has no client, has such a small max_steps.
+  if (!is_done_ && client_.has_first && version_.value >= tenant().max_steps) {
+    is_done_ = true;
+    services().finish(tenant_);
+    return false;
+  }
   if (client_.folder || (is_done_ && !saves_at_end_)) {
     leave_queue();
     return false;
@@ -147,6 +155,7 @@ Result<bool> Trainer::work_for_client() {
   }
   if (!client_.request) {
     leave_queue();
+    wait_for_client();
     return false;
   }
   if (client_.request->pass) {
@@ -157,6 +166,11 @@ Result<bool> Trainer::work_for_client() {
     run_weights();
   }
   return true;
+}
+
+void Trainer::wait_for_client() {
+  if (!save_ && !std::exchange(client_.is_awaited, true))
+    services().set_timer("save", kWaitsForClient);
 }
 
 /// No checkpoint has open gradients. The gradients of a pass in the learner's queue are open too.
@@ -390,6 +404,8 @@ void Trainer::refuse_request(const Error& fault) {
 /// Open gradients are in no checkpoint, so the one at the end would be refused.
 void Trainer::end_client() {
   if (!tenant().is_client) return;
+  if (std::exchange(client_.is_awaited, false) && !save_ && !client_.folder)
+    services().cancel_timer("save");
   const bool waits_for_folder = client_.folder && !client_.folder->is_first;
   if (!waits_for_folder) refuse_request(error(Code::kCancelled, "the run ends"));
   if (client_.open.num_calls == 0) return;

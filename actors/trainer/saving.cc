@@ -90,6 +90,7 @@ Status Trainer::on_checkpoint_request(const CheckpointRequest& request) {
 
 /// The work call that follows looks for the end.
 Status Trainer::on_save_timer() {
+  client_.is_awaited = false;
   if ((save_ || client_.folder) && !fault_) services().set_timer("save", kLookAgain);
   return ok();
 }

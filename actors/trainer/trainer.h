@@ -141,6 +141,7 @@ class Trainer final : public Actor {
   /// Keeps a checked request until work() does it.
   void take_request(OpenRequest request);
   Result<bool> work_for_client();
+  void wait_for_client();
   bool client_checkpoint_is_due() const;
   Status begin_folder(std::string_view path, WeightsDone answer, bool weights_only);
   void end_folder(const Status& written);

@@ -118,7 +118,6 @@ class ScriptedLearner final : public Learner {
     int64_t num_steps = 0;  // that changed the weights
   };
 
-  /// What save() wrote into `folder`.
   static Result<Trained> read_saved(const fs::path& folder);
 
   /// The files of a save.
@@ -467,7 +466,7 @@ Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
   return ok();
 }
 
-/// Its history is both, weights and optimizer; the number of steps is of the optimizer alone.
+/// The history stands for the weights, the number of steps for the optimizer.
 Status ScriptedLearner::load_weights(TenantSlot tenant, const fs::path& folder,
                                      const fs::path& others) {
   ASSIGN_OR_RETURN(const Trained weights, read_saved(folder));

@@ -204,11 +204,12 @@ void StatusPublisher::show(Time now, const std::string& phase) {
   if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
   facts.phase = phase;
   facts.max_steps = tenant.max_steps;
+  facts.has_no_end = tenant.is_client;
   if (!resume_.points.empty()) facts.step = resume_.points[shown_tenant_.index()].step;
   if (const StepFacts* newest = metrics_->newest(tenant.name)) {
     facts.has_metrics = true;
     facts.step = newest->step;
-    if (is_supervised(plan_)) {
+    if (is_supervised(plan_) || tenant.is_client) {
       facts.score_name = "loss";
       facts.has_staleness = false;
     }

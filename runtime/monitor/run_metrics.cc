@@ -425,7 +425,7 @@ void Metrics::engine_requests() {
 void Metrics::tenants() {
   out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
   for (const Tenant& tenant : plan_.tenants)
-    out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
+    if (!tenant.is_client) out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
   out_.gauge("primerl_tenant_policy_version",
              "Newest version of the tenant's weights: the last step taken; 0 is what was loaded.");
   const auto each_with_step = [this](const auto& value) {

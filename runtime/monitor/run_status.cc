@@ -31,7 +31,7 @@ Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
         .set("state", !tenant.why_set_aside.empty() ? "set aside"
                       : is_done                     ? "done"
                                                     : "training")
-        .set("max_steps", planned.max_steps)
+        .set("max_steps", planned.is_client ? Json() : Json(planned.max_steps))
         .set("share", planned.share);
     if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
     if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));

@@ -246,7 +246,7 @@ void check_tasks(CheckedGraph& checked) {
   if (!takes_tasks(plan)) return;
   check_judges(checked);
   for (const Tenant& tenant : plan.tenants)
-    for (size_t i = 0; i < tenant.num_environments(); ++i)
+    for (size_t i = 0; !tenant.is_client && i < tenant.num_environments(); ++i)
       check_environment(checked, tenant.in_environment(i), tokenizer.get());
 }
 
