@@ -67,8 +67,8 @@ class Broadcaster final : public Actor {
     }
   };
 
-  /// What a handler has changed of a tenant: the first key of each output. The message has the
-  /// others too.
+  /// The keys of a tenant that a handler changed: the first one for each output. The message has
+  /// the others too.
   struct Change {
     std::optional<WeightsKey> live;
     std::optional<WeightsKey> update;

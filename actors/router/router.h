@@ -111,10 +111,6 @@ class Router final : public Actor {
     }
   };
 
-  struct Nothing {
-    template <class F>
-    static void fields(F&) {}
-  };
   struct KeyHash {
     size_t operator()(WeightsKey key) const { return mix(key.tenant.value, key.adapter.value); }
   };
@@ -191,7 +187,7 @@ class Router final : public Actor {
   CancelledEarly cancelled_;
   /// Snapshots that an engine has dropped. A number never comes back, so a name that is kept too
   /// long does no harm. Above kWeightsKeysMax, the oldest is forgotten.
-  RecentTable<WeightsKey, Nothing, KeyHash> dropped_;
+  RecentTable<WeightsKey, NothingKnown, KeyHash> dropped_;
   Out<GenerateRequest> prefill_;
   Out<Abort> abort_;
   Out<Completion> refused_;

@@ -31,7 +31,9 @@ struct SnapshotsLive : ::testing::Test {
   }
   void applied(InstanceId engine, AdapterId adapter, int64_t version,
                std::vector<AdapterVersion> others = {}) {
-    PolicyApplied applied{PolicyVersion(version), engine};
+    PolicyApplied applied;
+    applied.version = PolicyVersion(version);
+    applied.engine = engine;
     applied.adapter = adapter;
     applied.others = std::move(others);
     ASSERT_TRUE(node.give("applied", applied).ok());

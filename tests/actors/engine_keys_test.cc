@@ -49,7 +49,7 @@ struct EngineKeys : testing::EngineStory {
   EngineLoad newest_load() { return prefill.sent<EngineLoad>("load").back(); }
 };
 
-TEST_F(EngineKeys, ASnapshotKeepsItsVersionWhileTheMovingKeyGoesOn) {
+TEST_F(EngineKeys, ASnapshotKeepsItsVersionWhileTheMovingKeyGetsNewOnes) {
   apply(kMovingKey, 0);
   apply(snapshot(1), 0, {at(kMovingKey, 0)});
   for (const int64_t version : {1, 2}) apply(kMovingKey, version, {at(snapshot(1), 0)});
@@ -102,6 +102,35 @@ TEST_F(EngineKeys, ADropEndsARunningSequenceAndLeavesThoseOfOtherKeys) {
   EXPECT_EQ(weights->newest(kMovingKey), PolicyVersion(0));
 }
 
+/// Decode does not know who asked for a prompt that is not complete.
+TEST_F(EngineKeys, ADropWaitsUntilThePromptsOfTheKeyAreComplete) {
+  apply(kMovingKey, 0);
+  apply(snapshot(1), 0, {at(kMovingKey, 0)});
+  ask(1, snapshot(1));
+  ask(2, kMovingKey);
+  drop(snapshot(1), {at(kMovingKey, 0)});
+  turn();
+  EXPECT_THAT(engine.dropped, IsEmpty());
+  EXPECT_THAT(newest_load().gone, ElementsAre(snapshot(1))) << "no more requests for it";
+  engine.prefill(id(1));
+  turn();
+  turn();
+  EXPECT_THAT(engine.dropped, ElementsAre(snapshot(1)));
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
+  EXPECT_EQ(answers()[0].session, 71U);
+  EXPECT_EQ(decode.emissions("completion")[0].options.origin, rollout.origin);
+  EXPECT_THAT(engine.waiting, ElementsAre(id(2))) << "the prompt of another key";
+}
+
+TEST_F(EngineKeys, ADropAfterTheCancelOfItsPromptWaitsForNothing) {
+  apply(snapshot(1), 0);
+  ask(1, snapshot(1));
+  abort(1);
+  drop(snapshot(1));
+  EXPECT_THAT(engine.dropped, ElementsAre(snapshot(1)));
+}
+
 TEST_F(EngineKeys, ADropEndsASequenceOnItsWayFromPrefillToDecode) {
   apply(snapshot(1), 0);
   ask(1, snapshot(1));
@@ -122,7 +151,9 @@ TEST_F(EngineKeys, ARequestForADroppedSnapshotIsRefusedByItsName) {
   EXPECT_TRUE(prefill.is_paused("request")) << "it waits for free space";
   drop(snapshot(1));
   ASSERT_TRUE(prefill.run_work().ok());
-  ask(2, snapshot(1));
+  GenerateRequest late = testing::engine_request(2);
+  late.adapter = snapshot(1).adapter;
+  EXPECT_FALSE(prefill.give("request", late, rollout).ok());
   const auto refused = prefill.sent<Completion>("refused");
   ASSERT_THAT(refused, SizeIs(2));
   for (const Completion& each : refused) {
