@@ -60,6 +60,7 @@ class AnswerStore {
 
   /// When expire() has the next one; Time of INT64_MAX ns: none is kept.
   Time next_expiry() const;
+  Duration keep() const { return limits_.keep; }
   size_t open_max() const { return limits_.open_max; }
   size_t num_open() const { return num_open_; }
   uint64_t num_bytes() const { return num_bytes_; }

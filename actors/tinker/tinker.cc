@@ -117,7 +117,6 @@ Result<bool> Tinker::work() {
     send_waiting();
   }
   send_cancels();
-  arm_deadline();
   return std::ranges::any_of(tenants_,
                              [](const auto& each) { return !each.second.to_cancel.empty(); }) ||
          may_send_job() || (may_send() && !next_tenant().is_none());
@@ -253,10 +252,12 @@ Status Tinker::retrieve(uint64_t call, const Client& client) {
   if (tenant.is_none() || !may_use(client, tenant))
     return error(Code::kNotFound, "no request '{}'", request_name(wanted.request));
   ASSIGN_OR_RETURN(const StoredAnswer* const found, answers_.find(wanted.request, tenant));
-  if (found == nullptr)
-    polls_.emplace(call, Poll{wanted.request, client.request_id, services().now() + kHold});
-  else
+  if (found != nullptr) {
     reply_answer(call, *found, wanted.request, client.request_id);
+    return ok();
+  }
+  polls_.emplace(call, Poll{wanted.request, client.request_id, services().now() + kHold});
+  wake_at(services().now() + kHold);
   return ok();
 }
 
@@ -297,6 +298,7 @@ void Tinker::complete(uint64_t future, std::string_view body, bool is_protobuf) 
   if (const Status kept = answers_.complete(future, body, is_protobuf, services().now());
       !kept.ok())
     return fail(future, kept.error());
+  wake_at(services().now() + answers_.keep());
   const TenantSlot tenant = answers_.tenant_of(future);
   if (tenant.is_none()) return;  // nobody asked for it
   const auto found = answers_.find(future, tenant);
@@ -340,13 +342,10 @@ Time Tinker::next_deadline() const {
   return next;
 }
 
-void Tinker::arm_deadline() {
-  // A deadline that moved away is found out when the timer fires.
-  if (armed_ && *armed_ <= services().now()) armed_.reset();
-  const Time next = next_deadline();
-  if (next == kNever || (armed_ && *armed_ <= next)) return;
-  armed_ = next;
-  services().set_timer("deadline", std::max(next - services().now(), Duration()));
+void Tinker::wake_at(Time time) {
+  if (time == kNever || (armed_ && *armed_ <= time)) return;
+  armed_ = time;
+  services().set_timer("deadline", std::max(time - services().now(), Duration()));
 }
 
 Status Tinker::on_deadline() {
@@ -384,7 +383,7 @@ Status Tinker::on_deadline() {
   expire_sessions();
   expire_saved();
   answers_.expire(now);
-  arm_deadline();
+  wake_at(next_deadline());
   return ok();
 }
 

@@ -87,7 +87,8 @@ class Tinker final : public Actor {
   Status check_futures() const;
   void on_closed(const std::vector<uint64_t>& calls);
   Status on_deadline();
-  void arm_deadline();
+  /// Has the deadlines looked at then, or earlier.
+  void wake_at(Time time);
   Time next_deadline() const;
 
   // tinker_sessions.cc: sessions, models, samplers and their names

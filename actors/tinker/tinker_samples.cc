@@ -148,6 +148,7 @@ Result<std::string> Tinker::sample(const Client& client) {
   made.request.adapter = sampler->adapter;
   made.request.salt = sampler->salt;
   made.deadline = services().now() + options_.sample_timeout;
+  wake_at(made.deadline);
   sampler->used = ++num_used_;
   if (const auto snapshot = state.snapshots.find(sampler->adapter);
       snapshot != state.snapshots.end()) {

@@ -124,6 +124,7 @@ Result<std::string> Tinker::create_session(const Client& client) {
                  services().tenant(tenant).name, num_open, options_.sessions_max);
   const std::string name = fmt::format("session-{}", next_session_++);
   sessions_.emplace(name, Session{tenant, services().now()});
+  wake_at(services().now() + options_.session_timeout);
   return session_answer(name);
 }
 

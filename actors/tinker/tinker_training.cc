@@ -138,6 +138,7 @@ Result<std::string> Tinker::offer(Job job, int64_t seq, const Client& client) {
   ++next_request_;
   RETURN_IF_ERROR(answers_.open(number, job.tenant));
   jobs_.emplace(number, std::move(job));
+  wake_at(order_.next_expiry());
   if (admission.kind == Admission::Kind::kRun) {
     enqueue(number);
     for (const uint64_t ready : order_.pop_ready(lane)) enqueue(ready);

@@ -147,8 +147,10 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   } else if (job->kind == JobKind::kLoad) {
     complete(done.request, loaded_answer(job->saved, job->model));
   } else if (job->kind == JobKind::kSave) {
-    saved_.insert_or_assign(to_path(job->saved), Saved{job->tenant, folder_name(job->saved),
-                                                       expiry(services().now(), job->ttl_seconds)});
+    const Time expires = expiry(services().now(), job->ttl_seconds);
+    wake_at(expires);
+    saved_.insert_or_assign(to_path(job->saved),
+                            Saved{job->tenant, folder_name(job->saved), expires});
     complete(done.request, saved_answer(job->saved));
   }
   end_job(done.request);
@@ -197,9 +199,13 @@ void Tinker::finish_published(uint64_t number, Job& job) {
   TenantState& state = tenants_[job.tenant];
   const std::string path = job.saved.name.empty() ? "" : to_path(job.saved);
   if (job.kind == JobKind::kSnapshot) {
-    state.snapshots.insert_or_assign(
-        job.adapter,
-        Snapshot{job.version, path, ++num_used_, expiry(services().now(), job.ttl_seconds)});
+    const Time expires = expiry(services().now(), job.ttl_seconds);
+    wake_at(expires);
+    state.snapshots.insert_or_assign(job.adapter,
+                                     Snapshot{job.version, path, ++num_used_, expires});
+    // What a late message said of dropped ones.
+    std::erase_if(state.live_snapshots,
+                  [&state](const auto& each) { return !state.snapshots.contains(each.first); });
   }
   if (!path.empty()) return complete(number, saved_answer(job.saved));
   const std::string name = sampler_name(job.session, job.sampler_seq);
