@@ -260,6 +260,8 @@ struct Tenant {
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.
   int64_t tasks_max = 0;
+  // Not a key: the model that it trains, by its name in the graph file.
+  std::string base_model;
   // Not a key: which use of its slot and name this is, from 0 (graph/tenancies.h).
   uint32_t tenancy = 0;
   // Not a key: groups of examples of all epochs of supervised training; 0 = no limit.

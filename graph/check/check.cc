@@ -37,6 +37,7 @@ void check_graph(Draft& draft) {
                           check_sequence_room,
                           check_connected,
                           check_runs,
+                          check_servers_of_clients,
                           check_edges_once,
                           check_recording,
                           check_fan_out,

@@ -40,6 +40,7 @@ constexpr LoopKey kLoopKeys[] = {
     {"sampling", "each request of the client says how tokens are sampled"},
 };
 
+constexpr std::string_view kPassMessage = "PassRequest";
 constexpr int64_t kClientInflight = 64;  // samples, if the file has no number
 
 /// `client` as another key: refuses the keys of `drafted` that have no meaning.
@@ -89,6 +90,27 @@ void fill_client(Tenant& tenant) {
 void check_clients(Draft& draft) {
   for (const DraftTenant& drafted : draft.tenants)
     if (drafted.tenant.is_client) check_client(draft, drafted);
+}
+
+/// A tenant of clients needs a node that serves them: the one that sends passes to its trainer.
+void check_servers_of_clients(Draft& draft) {
+  const auto first = std::ranges::find_if(
+      draft.tenants, [](const DraftTenant& drafted) { return drafted.tenant.is_client; });
+  if (first == draft.tenants.end() || draft.spec.has_lost_edges) return;
+  const auto sends_passes = [&draft](const DraftEdge& edge) {
+    if (!edge.is_whole()) return false;
+    const auto& node = draft.nodes[static_cast<size_t>(edge.from)];
+    return node.contract != nullptr &&
+           node.contract->outputs[static_cast<size_t>(edge.output)].type->name == kPassMessage;
+  };
+  if (std::ranges::any_of(draft.edges, sends_passes)) return;
+  draft.diagnostics
+      .error("G085", value_span(*first->spec, "client"),
+             "tenant '{}' has client = true, but no node of the graph serves clients",
+             first->spec->name)
+      .suggest(
+          "remove [edges]: then a tinker node is implied, or add [resource.tinker] (kind = "
+          "\"outside\", backend = \"http\"), [node.tinker] and its edges");
 }
 
 }  // namespace primerl

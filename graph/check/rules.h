@@ -60,6 +60,7 @@ void check_machine_cpus(Draft& draft);  // G057
 
 // Edges.
 void check_connected(Draft& draft);       // G033
+void check_servers_of_clients(Draft& draft);  // G085
 void check_runs(Draft& draft);            // G076, G085
 void check_fan_out(Draft& draft);         // G034, G054
 void check_forward_cycles(Draft& draft);  // G036
