@@ -38,11 +38,12 @@ uint64_t HostedRecord::record(StepRecord step) {
   return step.step;
 }
 
-uint64_t HostedRecord::change(uint32_t group, TenantChange change) {
+uint64_t HostedRecord::change(uint32_t group, TenantChange change, const Error* error) {
   StepRecord step;
   step.kind = StepKind::kTenant;
   step.group = GroupId(group);
   step.tenant_change = &change;
+  step.error = error;
   return record(step);
 }
 

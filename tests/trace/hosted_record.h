@@ -20,8 +20,8 @@ class HostedRecord {
   /// Writes into `folder`/trace.
   explicit HostedRecord(const std::filesystem::path& folder);
 
-  /// A step of the group that makes the change; its number.
-  uint64_t change(uint32_t group, TenantChange change);
+  /// A step of the group that makes the change, or fails; its number.
+  uint64_t change(uint32_t group, TenantChange change, const Error* error = nullptr);
   /// The trainer handles a message of the slot with this version; the number of the step.
   uint64_t handle(TenantSlot tenant, int64_t version = 0);
   /// A work call of the group; its number.

@@ -90,6 +90,43 @@ TEST(TenantUses, AreFoundByNameAndNumber) {
   EXPECT_THAT(unknown.error().text(), HasSubstr("bob~1"));
 }
 
+/// A change that a group had made already, or of a tenant that is gone, is a step that does
+/// nothing.
+TEST(TenantUses, PassLateAndRepeatedChangesOver) {
+  const ScratchFolder folder;
+  HostedRecord record(folder.path());
+  record.change(kTrainer, record.join("alice", 0));
+  const uint64_t again = record.change(kTrainer, record.join("alice", 0));
+  record.change(kTrainer, record.leave("alice", 0));
+  record.change(kTrainer, record.join("bob", 1));
+  record.change(kTrainer, record.leave("alice", 0));
+  const uint64_t of_bob = record.handle(kFree);
+  const uint64_t left = record.change(kTrainer, record.leave("bob", 1));
+  record.change(kTrainer, record.leave("bob", 1));
+  record.change(kTrainer, record.join("bob", 1));
+  const uint64_t after = record.work(kTrainer);
+  const auto trace = record.close();
+  const TenantUses& uses = trace->tenants();
+  ASSERT_THAT(uses.all(), SizeIs(3));
+  EXPECT_EQ(uses.joined_at(GroupId(kTrainer), uses.all()[1]), again - 1);
+  EXPECT_EQ(uses.label(GroupId(kTrainer), of_bob, kFree), "bob~1");
+  EXPECT_EQ(uses.left_at(GroupId(kTrainer), uses.all()[2]), left);
+  EXPECT_EQ(uses.at(GroupId(kTrainer), after, kFree), nullptr);
+}
+
+/// The group stayed as it was.
+TEST(TenantUses, DoNotNameATenantThatCouldNotJoin) {
+  const ScratchFolder folder;
+  HostedRecord record(folder.path());
+  const Error full = error(Code::kExhausted, "no room for an adapter");
+  const uint64_t failed = record.change(kTrainer, record.join("alice", 0), &full);
+  record.change(kTrainer, record.join("bob", 1));
+  const auto trace = record.close();
+  ASSERT_THAT(trace->tenants().all(), SizeIs(2));
+  EXPECT_EQ(trace->tenants().label(GroupId(kTrainer), failed, kFree), "slot-1");
+  EXPECT_TRUE(trace->is_complete());
+}
+
 /// Versions begin anew with each use of a slot.
 TEST(TenantUses, HaveVersionsOfTheirOwn) {
   const ThreeUses run;

@@ -46,6 +46,13 @@ void TenantUses::add_mark(GroupId group, TenantSlot slot, Mark mark) {
 
 void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChange& change) {
   using Kind = TenantChange::Kind;
+  // A late or repeated change is a step that does nothing.
+  if (const Mark* newest = mark_before(group, step, change.slot)) {
+    const uint32_t tenancy = all_[newest->use].tenancy;
+    const bool is_repeated =
+        newest->kind == MarkKind::kLeft || change.kind == TenantChange::Kind::kJoin;
+    if (change.tenancy < tenancy || (change.tenancy == tenancy && is_repeated)) return;
+  }
   const size_t use = use_of(change.slot, change.tenancy, change.name, began);
   if (change.kind == Kind::kJoin) all_[use].table = change.table;
   const MarkKind kind = change.kind == Kind::kJoin    ? MarkKind::kJoined
@@ -68,6 +75,14 @@ const std::vector<TenantUses::Mark>* TenantUses::marks_of(GroupId group, TenantS
   return found == marks_.end() ? nullptr : &found->second;
 }
 
+const TenantUses::Mark* TenantUses::mark_before(GroupId group, uint64_t step,
+                                                TenantSlot slot) const {
+  const auto* marks = marks_of(group, slot);
+  if (marks == nullptr) return nullptr;
+  const auto after = std::ranges::upper_bound(*marks, step, {}, &Mark::step);
+  return after == marks->begin() ? nullptr : &*std::prev(after);
+}
+
 const TenantUse* TenantUses::planned(TenantSlot slot) const {
   const TenantUse* use = find(slot, 0);
   return use != nullptr && use->is_in_file ? use : nullptr;
@@ -77,14 +92,13 @@ const TenantUse* TenantUses::at(GroupId group, uint64_t step, TenantSlot slot) c
   if (slot.is_none()) return nullptr;
   const auto* marks = marks_of(group, slot);
   if (marks == nullptr) return planned(slot);
-  const auto after = std::ranges::upper_bound(*marks, step, {}, &Mark::step);
-  if (after != marks->begin()) {
-    const Mark& mark = *std::prev(after);
-    const bool is_over = mark.kind == MarkKind::kLeft && mark.step < step;
-    return is_over ? nullptr : &all_[mark.use];
+  if (const Mark* mark = mark_before(group, step, slot)) {
+    const bool is_over = mark->kind == MarkKind::kLeft && mark->step < step;
+    return is_over ? nullptr : &all_[mark->use];
   }
   // Before the first mark: the tenant that was there then, if its join is not in the record.
-  return after->kind == MarkKind::kJoined ? planned(slot) : &all_[after->use];
+  const Mark& first = marks->front();
+  return first.kind == MarkKind::kJoined ? planned(slot) : &all_[first.use];
 }
 
 const TenantUse* TenantUses::at(Time time, TenantSlot slot) const {

@@ -38,7 +38,8 @@ class TenantUses {
   /// The tenants of the graph's file, each in its slot from the first step on.
   explicit TenantUses(const TraceCatalog& catalog);
 
-  /// A step of `group` that made a change. Steps of a group come in their order.
+  /// A step of `group` that made a change. Steps of a group come in their order. Late and repeated
+  /// changes, which do nothing, are passed over.
   void add(GroupId group, uint64_t step, Time began, const TenantChange& change);
   /// A tenant of a cut: it had its slot when the groups of the cut had made these steps.
   void add(const CutHead& cut);
@@ -70,6 +71,8 @@ class TenantUses {
     size_t use = 0;  // index in all_
   };
   const std::vector<Mark>* marks_of(GroupId group, TenantSlot slot) const;
+  /// The last mark at the step or before it.
+  const Mark* mark_before(GroupId group, uint64_t step, TenantSlot slot) const;
   size_t use_of(TenantSlot slot, uint32_t tenancy, const std::string& name, Time joined);
   void add_mark(GroupId group, TenantSlot slot, Mark mark);
   uint64_t step_of(GroupId group, const TenantUse& use, MarkKind kind) const;

@@ -37,6 +37,8 @@ void OpenTrace::read_tenant_step(GroupId group, uint64_t number, std::vector<Ten
                       static_cast<uint32_t>(change->kind) != step->subject ||
                       tenant_check(*change).value != step->payload_check))
     change = error(Code::kCorrupt, "its note is of another event");
+  // A tenant that could not join left the group as it was.
+  if (change.ok() && change->kind == TenantChange::Kind::kJoin && step->is_failed()) return;
   if (change.ok()) return steps.push_back({group, number, step->began, *std::move(change)});
   TraceFault fault;
   fault.kind = TraceFault::Kind::kDamage;
