@@ -339,7 +339,7 @@ struct TenantAnswered {
   uint32_t round = 0;      // of DrainTenant; 0: it answers a ChangeTenant
   uint64_t num_steps = 0;  // of DrainTenant: steps that the tenant's actors here have made
   uint8_t code = 0;        // Code, when text is not empty
-  std::string text;        // why it cannot be carried out; "": it was
+  std::string text{};      // why it cannot be carried out; "": it was
 
   template <class F>
   static void fields(F& f) {
