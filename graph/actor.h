@@ -13,6 +13,7 @@
 
 #include "graph/base/resource.h"
 #include "graph/base/services.h"
+#include "graph/tenant_change.h"
 
 namespace primerl {
 
@@ -66,6 +67,16 @@ class Actor {
   virtual bool idle() const { return true; }
   virtual Status on_peer(const PeerEvent& event) {
     (void)event;
+    return ok();
+  }
+  /// The tenant of `slot` joins, starts, pauses, continues or leaves. Called for the actors of the
+  /// slot and for actors that all tenants share. At kJoin the actors of the slot have started, and
+  /// services() knows the tenant. A source gives no task from kJoin to kStart and from kPause to
+  /// kResume. At kLeave a shared actor forgets what it keeps of the slot; the actors of the slot
+  /// are destroyed after the call. May set timers; must not send.
+  virtual Status on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+    (void)slot;
+    (void)kind;
     return ok();
   }
 

@@ -9,7 +9,11 @@ namespace primerl {
 GroupLinks::GroupLinks(GroupCommon& common)
     : common_(common),
       inbox_(*setup().plan, *setup().wiring, setup().group, setup().step_source != nullptr),
-      peers_(common) {
+      peers_(common),
+      counts_slots_(setup().plan->settings.tenant_limits.are_set() ||
+                    !setup().plan->free_slots.empty()),
+      slot_shipped_(setup().wiring->num_slots),
+      slot_received_(setup().wiring->num_slots) {
   for (const InLink& in : inbox_.links) in_peer_.push_back(peers_.index_of(in.link->sender_group));
   for (const OutLink& out : common_.flow->links)
     out_peer_.push_back(peers_.index_of(out.link->target_group));
@@ -37,6 +41,8 @@ void GroupLinks::route(Running& running, PendingEmission& emission) {
   const OutputFlow& output = flow.outputs[running.index()][emission.output];
   if (output.links.empty()) return;  // an optional output that is not connected
   Envelope& envelope = emission.envelope;
+  // A shared actor answers for a tenant that has left.
+  if (common_.tenants.is_free(envelope.tenant)) return running.count("without_target", 1);
   envelope.incarnation = setup().incarnation;
   envelope.blob_bytes = envelope.payload.type->blob_bytes(envelope.payload.message.get());
   const auto serves = [&](const OutLink& out) {
@@ -118,9 +124,12 @@ void GroupLinks::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes) 
 
 void GroupLinks::ship(OutLink& out, Envelope&& envelope) {
   num_shipped_.add(1);
+  const bool counts = counts_slots_ && !out.link->is_remote && !envelope.tenant.is_none();
+  if (counts) slot_shipped_[envelope.tenant.index()].add(1);
   const uint32_t peer = out_peer_[out.link->out_index];
   if (peer == PeerBatches::kNone) {
     num_received_.add(1);
+    if (counts) slot_received_[envelope.tenant.index()].add(1);
     const Status taken = inbox_.receive(out.link->in_index, std::move(envelope), now_);
     CHECK(taken.ok(), "a group refused a message of its own");
     check_bound(inbox_.links[out.link->in_index]);
@@ -157,10 +166,37 @@ void GroupLinks::grant_when_due(uint32_t in_index) {
   // than the rest of the window would wait forever.
   const uint64_t bytes = in.settled_bytes - in.granted_bytes;
   const bool is_last = in.num_waiting.get() == 0 && bytes > 0;
-  if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
+  if (!is_last && !grants_at_once_ &&
+      in.settled_messages - in.granted_messages < in.link->grant_messages &&
       bytes < in.link->grant_bytes)
     return;
   peers_.mark_due(peer);
+}
+
+void GroupLinks::grant_at_once(bool at_once) {
+  grants_at_once_ = at_once;
+  if (!at_once) return;
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i)
+    if (inbox_.links[i].is_ungranted && in_peer_[i] != PeerBatches::kNone)
+      peers_.mark_due(in_peer_[i]);
+}
+
+bool GroupLinks::holds_of(TenantSlot slot) const {
+  bool holds = false;
+  inbox_.visit([&](const Input& input) {
+    const bool is_message = input.kind == StepKind::kMessage;
+    holds = holds || (is_message ? input.envelope.tenant == slot
+                                 : input.kind != StepKind::kTenant &&
+                                       common_.tenant_of(input.actor) == slot);
+  });
+  const auto is_in = [slot](const Ring<Envelope>& ring) {
+    for (uint64_t at = ring.head(); at != ring.tail(); ++at)
+      if (ring.at(at).tenant == slot) return true;
+    return false;
+  };
+  for (const OutLink& out : common_.flow->links)
+    holds = holds || is_in(out.outbox) || is_in(out.unacknowledged);
+  return holds;
 }
 
 Status GroupLinks::accept(uint32_t peer, MessageBatch&& batch) {
@@ -204,11 +240,16 @@ Status GroupLinks::accept_message(GroupId from, BatchedMessage&& message) {
       links[message.link.index()].sender_group != from)
     return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
                  common_.planned().name, message.link.value);
-  if (setup().plan->is_free(message.envelope.tenant))
+  // In a group that follows its record the tenant may join at a later step of the record.
+  if (setup().step_source == nullptr && common_.tenants.is_free(message.envelope.tenant))
     return error(Code::kCorrupt, "'{}' got a message for tenant slot {}, which has no tenant",
                  common_.planned().name, message.envelope.tenant.value);
   const uint32_t in_index = links[message.link.index()].in_index;
   InLink& in = inbox_.links[in_index];
+  if (const TenantSlot slot = message.envelope.tenant; counts_slots_ && !in.link->is_remote &&
+                                                       !slot.is_none() &&
+                                                       slot.index() < slot_received_.size())
+    slot_received_[slot.index()].add(1);
   const uint64_t settled = in.settled_messages;
   auto status = inbox_.receive(in_index, std::move(message.envelope), now_);
   if (!status.ok())
