@@ -106,8 +106,7 @@ void RunCoordinator::set_absent(ProcessId process, uint32_t incarnation) {
 }
 
 void RunCoordinator::start(ProcessId process, int64_t at_ns) {
-  send_(process,
-        Payload::of(StartRun{members_[process.index()].incarnation, at_ns, is_served_}));
+  send_(process, Payload::of(StartRun{members_[process.index()].incarnation, at_ns, is_served_}));
 }
 
 void RunCoordinator::go(ProcessId process) {

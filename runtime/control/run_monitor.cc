@@ -197,42 +197,6 @@ void RunMonitor::count_signals(int num_signals) {
   for (; num_signals_applied_ < num_signals; ++num_signals_applied_) (void)lifecycle_.on_signal();
 }
 
-/// Why the run accepts no command now; "": it does.
-std::string RunMonitor::why_no_command() const {
-  switch (lifecycle_.phase()) {
-    case RunLifecycle::Phase::kStarting:
-      return "the run is starting; ask again when it runs";
-    case RunLifecycle::Phase::kFollowing:
-      return "the run still follows its record; ask again when it has resumed";
-    case RunLifecycle::Phase::kRunning:
-      return "";
-    case RunLifecycle::Phase::kDraining:
-    case RunLifecycle::Phase::kStopping:
-      return "the run ends: nothing of it can be held any more";
-  }
-  return "";
-}
-
-void RunMonitor::apply_commands(std::span<const CommandInbox::Ask> requests) {
-  const Time now = clock_();
-  for (const auto& each : requests)
-    if (!TenantControl::is_ask(each.content))
-      pauses_.ask(each.id, each.content, why_no_command(), now);
-    else if (tenants_ != nullptr)
-      tenants_->ask(each.id, each.content, why_no_tenant(), now);
-    else
-      answer_(each.id, Json::object()
-                           .set("error", "the run takes no tenants: it was started by `run`; "
-                                         "`primerl-graph serve` starts one that does")
-                           .set("is_bad", true));
-  if (tenants_ != nullptr) {
-    tenants_->tick(now);
-    show_tenants();
-  }
-  pauses_.tick(now);
-  publisher_.store().set_holds(pauses_.holds(now));
-}
-
 void RunMonitor::act(RunLifecycle::Action action, const std::string& reason) {
   using Action = RunLifecycle::Action;
   if (action == Action::kDrain &&

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "graph/joining.h"
@@ -51,6 +52,13 @@ bool is_answered(OrderKind kind) {
   return kind == OrderKind::kMake || kind == OrderKind::kDrain || kind == OrderKind::kDestroy;
 }
 
+/// The number of a key in a resolved table, which has one line for each key; 0: it has none.
+double number_in(const std::string& table, std::string_view key) {
+  const std::string line = fmt::format("\n{} = ", key);
+  const size_t at = table.find(line);
+  return at == std::string::npos ? 0 : std::strtod(table.c_str() + at + line.size(), nullptr);
+}
+
 Result<RemovedFiles> files_of(const Json& content) {
   ASSIGN_OR_RETURN(const std::string files, content.get_string("files"));
   if (files == "keep") return RemovedFiles::kKeep;
@@ -60,6 +68,37 @@ Result<RemovedFiles> files_of(const Json& content) {
 }
 
 }  // namespace
+
+std::vector<std::string> hosted_names(const fs::path& run_folder) {
+  std::vector<std::string> names;
+  const auto text = read_text_file(tenants_file(run_folder), kTenantsFileBytesMax);
+  if (!text.ok()) return names;
+  const auto json = parse_json(*text, "tenants.json");
+  const Json* tenants = json.ok() ? json->find("tenants") : nullptr;
+  if (tenants == nullptr || !tenants->is_array()) return names;
+  for (const Json& one : tenants->as_array()) {
+    const auto name = one.get_string("name");
+    const auto number = one.get_int("number");
+    if (!name.ok() || !number.ok()) continue;
+    HostedTenant tenant;
+    tenant.name = *name;
+    tenant.tenancy = static_cast<uint32_t>(*number);
+    names.push_back(tenancy_name(named(tenant)));
+  }
+  return names;
+}
+
+ServedTenant served_tenant(const HostedTenant& tenant) {
+  ServedTenant one;
+  const bool has_slot = tenant.state != TenantState::kEnded && tenant.state != TenantState::kFailed;
+  if (has_slot) one.slot = tenant.slot;
+  one.name = tenancy_name(named(tenant));
+  one.state = to_string(tenant.state);
+  one.why = tenant.why;
+  one.max_steps = static_cast<int64_t>(number_in(tenant.table, "max_steps"));
+  one.share = number_in(tenant.table, "share");
+  return one;
+}
 
 fs::path tenants_file(const fs::path& run_folder) { return run_folder / "tenants.json"; }
 

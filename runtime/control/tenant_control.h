@@ -29,12 +29,20 @@
 #include "graph/base/json.h"
 #include "graph/plan.h"
 #include "runtime/control/tenant_table.h"
+#include "runtime/monitor/status_store.h"
 #include "runtime/wire/control_messages.h"
 
 namespace primerl {
 
 /// The table of a served run, in its folder.
 std::filesystem::path tenants_file(const std::filesystem::path& run_folder);
+
+/// The names in files (tenancy_name()) of the tenants in the table of an earlier start; none if
+/// there is no table, or if it is damaged, which TenantControl::open() reports.
+std::vector<std::string> hosted_names(const std::filesystem::path& run_folder);
+
+/// The tenant as the status of the run shows it. Its steps and share are read from its table.
+ServedTenant served_tenant(const HostedTenant& tenant);
 
 class TenantControl {
  public:

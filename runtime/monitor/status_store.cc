@@ -211,6 +211,18 @@ RunSnapshot StatusStore::picture() const {
   return picture;
 }
 
+std::optional<TenantPicture> StatusStore::tenant(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+    if (picture_.tenants[slot].name == name) {
+      TenantPicture one = picture_.tenants[slot];
+      one.served = served_parts(slot);
+      return one;
+    }
+  const auto left = std::ranges::find(picture_.left, name, &TenantPicture::name);
+  return left == picture_.left.end() ? std::nullopt : std::optional(*left);
+}
+
 RunFacts StatusStore::facts() const {
   const std::lock_guard lock(mutex_);
   return facts_;

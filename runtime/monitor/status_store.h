@@ -130,6 +130,8 @@ class StatusStore {
 
   // Called by any thread.
   RunSnapshot picture() const;
+  /// One tenant of picture(), also one that has left; none: unknown.
+  std::optional<TenantPicture> tenant(std::string_view name) const;
   RunFacts facts() const;
   /// The sum of what all actors have counted under `name` in this start.
   int64_t count_of(std::string_view name) const;

@@ -84,6 +84,9 @@ TEST_F(ServedTenants, TheNextTenantOfASlotBeginsAnew) {
   EXPECT_EQ(picture.tenants[0].served.learner.value_or(0), 0) << "bo alone has computed anything";
   EXPECT_EQ(picture.tenants[1].newest->step, 5) << "a neighbour is not touched";
   ASSERT_EQ(picture.left.size(), 1U);
+  EXPECT_EQ(store_->tenant("alice")->newest->step, 3);
+  EXPECT_EQ(store_->tenant("bo")->newest->step, 5);
+  EXPECT_FALSE(store_->tenant("cy").has_value());
   EXPECT_EQ(picture.left[0].newest->step, 3) << "the last step of one that has left stays";
   EXPECT_THAT(metrics(), AllOf(HasSubstr("primerl_tenants{state=\"failed\"} 1\n"),
                                Not(HasSubstr("tenant=\"alice\""))))

@@ -1,4 +1,4 @@
-// The part of a RunMonitor that serves tenants: it joins TenantControl to the run.
+// The requests of persons to a run: pauses of engines, and tenants that come and go.
 #include "runtime/control/run_monitor.h"
 
 namespace primerl {
@@ -8,9 +8,7 @@ void RunMonitor::make_tenants() {
   setup.run_folder = folder_.path();
   setup.send = [this](ProcessId to, Payload message) { send(to, std::move(message)); };
   setup.answer = answer_;
-  setup.describe = [this](const HostedTenant& tenant, Json& picture) {
-    describe(tenant, picture);
-  };
+  setup.describe = [this](const HostedTenant& tenant, Json& picture) { describe(tenant, picture); };
   setup.warn = [this](const std::string& line) { publisher_.say("warning: " + line); };
   tenants_ = std::make_unique<TenantControl>(plan_, std::move(setup));
   coordinator_.serve();
@@ -54,14 +52,61 @@ std::string RunMonitor::why_no_tenant() const {
 }
 
 void RunMonitor::describe(const HostedTenant& tenant, Json& picture) const {
-  publisher_.store().describe_tenant(tenancy_label(tenant), picture);
+  const ServedTenant served = served_tenant(tenant);
+  picture.set("max_steps", served.max_steps).set("share", served.share);
+  const auto now = publisher_.store().tenant(served.name);
+  if (!now) return;
+  if (now->served.engine) picture.set("engine_share", *now->served.engine);
+  if (now->served.learner) picture.set("learner_share", *now->served.learner);
+  if (now->newest == nullptr) return;
+  picture.set("step", now->newest->step);
+  for (const auto& [name, value] : now->newest->values)
+    if (name == "reward/all/mean") picture.set("reward", value);
 }
 
 void RunMonitor::show_tenants() {
   if (!tenants_->take_changed()) return;
   std::vector<ServedTenant> all;
-  for (const auto& [name, tenant] : tenants_->table().tenants()) all.push_back(served(tenant));
+  for (const auto& [name, tenant] : tenants_->table().tenants())
+    all.push_back(served_tenant(tenant));
   publisher_.show_tenants(std::move(all));
+}
+
+/// Why the run accepts no command now; "": it does.
+std::string RunMonitor::why_no_command() const {
+  switch (lifecycle_.phase()) {
+    case RunLifecycle::Phase::kStarting:
+      return "the run is starting; ask again when it runs";
+    case RunLifecycle::Phase::kFollowing:
+      return "the run still follows its record; ask again when it has resumed";
+    case RunLifecycle::Phase::kRunning:
+      return "";
+    case RunLifecycle::Phase::kDraining:
+    case RunLifecycle::Phase::kStopping:
+      return "the run ends: nothing of it can be held any more";
+  }
+  return "";
+}
+
+void RunMonitor::apply_commands(std::span<const CommandInbox::Ask> requests) {
+  const Time now = clock_();
+  for (const auto& each : requests)
+    if (!TenantControl::is_ask(each.content))
+      pauses_.ask(each.id, each.content, why_no_command(), now);
+    else if (tenants_ != nullptr)
+      tenants_->ask(each.id, each.content, why_no_tenant(), now);
+    else
+      answer_(each.id, Json::object()
+                           .set("error",
+                                "the run takes no tenants: it was started by `run`; "
+                                "`primerl-graph serve` starts one that does")
+                           .set("is_bad", true));
+  if (tenants_ != nullptr) {
+    tenants_->tick(now);
+    show_tenants();
+  }
+  pauses_.tick(now);
+  publisher_.store().set_holds(pauses_.holds(now));
 }
 
 }  // namespace primerl
