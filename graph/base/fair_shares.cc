@@ -37,6 +37,13 @@ void FairShares::leave(TenantSlot tenant) {
   --one.num_here;
 }
 
+void FairShares::forget(TenantSlot tenant) {
+  if (tenant.index() >= tenants_.size()) return;
+  TenantState& one = tenants_[tenant.index()];
+  CHECK(one.num_here == 0, "a tenant that has work was forgotten");
+  one.served = 0;
+}
+
 void FairShares::charge(TenantSlot tenant, int64_t num_tokens) {
   TenantState& one = at(tenant);
   one.served += static_cast<double>(num_tokens) / one.share;

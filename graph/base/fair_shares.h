@@ -31,6 +31,8 @@ class FairShares {
   void enter(TenantSlot tenant);
   void leave(TenantSlot tenant);
   void charge(TenantSlot tenant, int64_t num_tokens);
+  /// `tenant`, which has no work, has been served nothing: another one begins in its slot.
+  void forget(TenantSlot tenant);
   /// Tokens served, divided by the share. The tenant with the smallest value is next.
   double served(TenantSlot tenant) const {
     return tenant.index() < tenants_.size() ? tenants_[tenant.index()].served : 0;

@@ -70,6 +70,15 @@ void AdapterSlots::finish() {
   coming_.reset();
 }
 
+void AdapterSlots::remove(int32_t adapter) {
+  const int32_t slot = slot_with(adapter);
+  if (slot == kNone) return;
+  CHECK(slots_[static_cast<size_t>(slot)].num_holds == 0, "an adapter in use lost its slot");
+  if (coming_ && coming_->adapter == adapter) coming_.reset();
+  slots_[static_cast<size_t>(slot)] = {};
+  slot_of_[static_cast<size_t>(adapter)] = kNone;
+}
+
 bool AdapterSlots::place(int32_t adapter) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].adapter != kNone) continue;

@@ -51,6 +51,10 @@ class AdapterSlots {
   /// Puts `adapter` into an empty slot, ready at once. False: no slot is empty.
   bool place(int32_t adapter);
 
+  /// Empties the slot of `adapter`, which no sequence retains, also while it is being loaded.
+  /// Nothing happens if it has none.
+  void remove(int32_t adapter);
+
   uint64_t num_loads() const { return num_loads_; }  // loads that begin() started
   uint64_t num_evictions() const { return num_evictions_; }
 

@@ -32,9 +32,38 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(table_->versions.set(key, version), "an engine has more keys than its limit");
+  if (ended_.erase(key.tenant) > 0) {
+    table_->run_claims.begin(key.tenant);
+    table_->blocks.claims.begin(key.tenant);
+  }
   table_->waiting.visit([](Sequence& sequence) { sequence.chains.clear(); });
   for (const auto& prefill : table_->prefilling)
     if (prefill->is_recomputed && prefill->first().request.key() == key) prefill->publishes = false;
+}
+
+void BatchScheduler::drop(WeightsKey key, std::optional<int32_t> adapter) {
+  CHECK(table_->num_in_progress == 0, "a key was dropped while a step was in progress");
+  std::vector<SequenceId> left;
+  bool has_others = false;
+  for (const auto& [id, sequence] : table_->sequences) {
+    if (sequence->request.key() == key)
+      left.push_back(sequence->request.id);
+    else
+      has_others = has_others || sequence->request.tenant == key.tenant;
+  }
+  std::ranges::sort(left);
+  for (const SequenceId id : left) abort(id);
+  const bool was_known = !table_->versions.of(key).is_none();
+  table_->versions.erase(key);
+  table_->blocks.pool.drop(key);
+  if (adapter) table_->slots.remove(*adapter);
+  for (const KeyedVersion& one : table_->versions.list())
+    has_others = has_others || one.key.tenant == key.tenant;
+  if (!was_known || has_others) return;
+  table_->waiting.forget(key.tenant);
+  table_->run_claims.end(key.tenant);
+  table_->blocks.claims.end(key.tenant);
+  ended_.insert(key.tenant);
 }
 
 Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {

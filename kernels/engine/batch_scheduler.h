@@ -47,6 +47,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -71,6 +72,10 @@ class BatchScheduler {
   /// From now on `version` generates the tokens of requests of `key`. At most kWeightsKeysMax keys.
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return table_->versions; }
+  /// Engine::drop(), without the weights: sequences end in the order of their numbers. `adapter`:
+  /// the number that the key had, if any; another key may have it next. Not while a step is in
+  /// progress.
+  void drop(WeightsKey key, std::optional<int32_t> adapter);
 
   /// The adapter to load into a slot now; the engine may load it in parts, then calls
   /// slots().finish(). Until then the answer stays the same. Empty: no sequence waits for a slot,
@@ -135,6 +140,7 @@ class BatchScheduler {
   std::vector<PrefillEvent> prefilled_;
   std::vector<FinishEvent> finished_;
   uint64_t num_arrived_ = 0;
+  std::set<TenantSlot> ended_;  // tenants without a key, since drop()
 };
 
 }  // namespace primerl

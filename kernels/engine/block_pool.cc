@@ -75,11 +75,12 @@ int32_t BlockPool::find(const BlockName& name) const {
   return block;
 }
 
-void BlockPool::publish(int32_t block, const BlockName& name) {
+void BlockPool::publish(int32_t block, const BlockName& name, WeightsKey key) {
   Block& named = blocks_[index(block)];
   CHECK(named.num_holders > 0 && !named.is_named, "only a block in use without a name gets one");
   int32_t& first = bucket_of(name);
   named.name = name;
+  named.key = key;
   named.is_named = true;
   named.previous_in_bucket = kNone;
   named.next_in_bucket = first;
@@ -92,6 +93,18 @@ void BlockPool::withdraw(int32_t block) {
   const Block& named = blocks_[index(block)];
   CHECK(named.num_holders > 0, "only a block in use loses its name");
   if (named.is_named) forget(block);
+}
+
+/// A free block without a name is taken first.
+void BlockPool::drop(WeightsKey key) {
+  for (int32_t block = 0; block < num_blocks(); ++block) {
+    const Block& one = blocks_[static_cast<size_t>(block)];
+    if (!one.is_named || one.key != key) continue;
+    forget(block);
+    if (one.num_holders > 0) continue;
+    unlink_free(block);
+    link_free(block, num_blocks());
+  }
 }
 
 void BlockPool::forget(int32_t block) {

@@ -1,11 +1,12 @@
 /// The blocks of a paged KV cache: which are in use, which are free, which can be found by name.
 ///
 /// All blocks exist from the start and no call allocates. Each call is O(1) except find(), which
-/// walks the few blocks of one bucket. Each block has a reference count. At 0 the block is free,
-/// but can be found by its name until take() returns it again. take() prefers free blocks without a
-/// name, then the block that was freed longest ago. So free the last block of a sequence first.
-/// Several blocks may have the same name; find() returns the one published last. Names that can no
-/// longer be found are written to the event log, if there is one. Used by one thread.
+/// walks the few blocks of one bucket, and drop(), which looks at all blocks. Each block has a
+/// reference count. At 0 the block is free, but can be found by its name until take() returns it
+/// again. take() prefers free blocks without a name, then the block that was freed longest ago. So
+/// free the last block of a sequence first. Several blocks may have the same name; find() returns
+/// the one published last. Names that can no longer be found are written to the event log, if there
+/// is one. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -42,15 +43,18 @@ class BlockPool {
   std::optional<BlockName> name_of(int32_t block) const;
   /// The block of that name; kNone: no block has it.
   int32_t find(const BlockName& name) const;
-  /// Names a block that is in use and has no name yet.
-  void publish(int32_t block, const BlockName& name);
+  /// Names a block that is in use and has no name yet. `key` is that of the weights that made it.
+  void publish(int32_t block, const BlockName& name, WeightsKey key = {});
   /// Removes the name of a block that is in use, if it has one.
   void withdraw(int32_t block);
+  /// Removes the names of all blocks of `key`, in the order of the blocks.
+  void drop(WeightsKey key);
 
  private:
   /// Links are indices into blocks_; the last entry is the head of the list of free blocks.
   struct Block {
     BlockName name;
+    WeightsKey key;
     int32_t num_holders = 0;
     bool is_named = false;
     int32_t next_free = kNone, previous_free = kNone;  // links of the ring of free blocks

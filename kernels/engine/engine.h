@@ -197,6 +197,13 @@ class Engine : public Resource {
   /// names them and both shapes, and the old weights stay. A key without free space is an error
   /// too; no engine has more than kWeightsKeysMax keys.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
+  /// Forgets the weights, the versions and the named KV blocks of `key`: between two steps, as
+  /// apply(). Sequences of the key that are left end as kCancelled. An engine with adapter slots
+  /// then refuses requests of the key until a version of it is applied again; one with whole
+  /// weights may get those of another tenant. If the tenant has no other key, its share and its
+  /// claims begin anew. No other key's tokens change, and an unknown key is ignored. By default
+  /// there is nothing to forget.
+  virtual void drop(WeightsKey key) { (void)key; }
   /// apply() once prepare() is complete; empty while it is not: call again.
   virtual Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot);

@@ -33,7 +33,7 @@ Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) c
 Result<int32_t> KnownAdapters::number_of(WeightsKey key) const {
   if (!applies_adapters()) return kNoAdapter;
   for (size_t i = 0; i < adapters_.size(); ++i)
-    if (adapters_[i].key == key) return static_cast<int32_t>(i);
+    if (adapters_[i] && adapters_[i]->key == key) return static_cast<int32_t>(i);
   return error(Code::kUnavailable, "this engine has no adapter of {}", key)
       .note("apply its first version before sending requests");
 }
@@ -53,12 +53,23 @@ Result<AdapterConfig> KnownAdapters::check(const WeightSnapshot& snapshot) const
 
 int32_t KnownAdapters::take(const WeightSnapshot& snapshot, const AdapterConfig& config) {
   const auto known = number_of(snapshot.key);
-  const int32_t number = known.ok() ? *known : count();
-  if (!known.ok()) adapters_.push_back({snapshot.key, {}, {}});
-  Adapter& adapter = adapters_[static_cast<size_t>(number)];
+  const auto free = std::ranges::find_if(adapters_, [](const auto& one) { return !one; });
+  const int32_t number = known.ok() ? *known : static_cast<int32_t>(free - adapters_.begin());
+  if (!known.ok() && free == adapters_.end()) adapters_.emplace_back();
+  auto& held = adapters_[static_cast<size_t>(number)];
+  if (!known.ok()) held = Adapter{snapshot.key, {}, {}};
+  Adapter& adapter = *held;
   adapter.config = config;
   if (adapters_max_ > num_slots_) adapter.tensors = copied(snapshot.tensors);
   return number;
+}
+
+std::optional<int32_t> KnownAdapters::drop(WeightsKey key) {
+  if (!applies_adapters()) return std::nullopt;
+  const auto number = number_of(key);
+  if (!number.ok()) return std::nullopt;
+  adapters_[static_cast<size_t>(*number)].reset();
+  return *number;
 }
 
 }  // namespace primerl

@@ -2,12 +2,13 @@
 /// if it has adapter slots, an adapter for each key that was applied.
 ///
 /// Adapters are numbered from 0 in the order in which their keys were applied, and keep their
-/// number. If there may be more adapters than slots, this class keeps a copy of the tensors of
-/// each. The copy that is used for computing belongs to the engine. Bound: adapters_max() adapters.
-/// Used by one thread.
+/// number until drop(). The next new one then has the lowest free number. If there may be more
+/// adapters than slots, this class keeps a copy of the tensors of each. The copy that is used for
+/// computing belongs to the engine. Bound: adapters_max() adapters. Used by one thread.
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/engine/options.h"
@@ -44,15 +45,21 @@ class KnownAdapters {
   /// Makes what check() accepted the adapter of its key, and returns its number.
   int32_t take(const WeightSnapshot& snapshot, const AdapterConfig& config);
 
-  int32_t count() const { return static_cast<int32_t>(adapters_.size()); }
-  const Adapter& at(int32_t number) const { return adapters_[static_cast<size_t>(number)]; }
+  /// Forgets the adapter of `key` and returns its number; empty: there was none.
+  std::optional<int32_t> drop(WeightsKey key);
+
+  int32_t count() const {
+    return static_cast<int32_t>(std::ranges::count_if(
+        adapters_, [](const std::optional<Adapter>& one) { return one.has_value(); }));
+  }
+  const Adapter& at(int32_t number) const { return *adapters_[static_cast<size_t>(number)]; }
 
  private:
   const TensorTable& model_;
   const int32_t num_slots_;
   const int32_t adapters_max_;
   const int32_t rank_max_;
-  std::vector<Adapter> adapters_;  // by number
+  std::vector<std::optional<Adapter>> adapters_;  // by number; empty: the number is free
 };
 
 }  // namespace primerl

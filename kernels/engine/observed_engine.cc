@@ -54,6 +54,11 @@ Result<std::optional<uint64_t>> ObservedEngine::apply_prepared(
   return applied;
 }
 
+void ObservedEngine::drop(WeightsKey key) {
+  EngineWrapper::drop(key);
+  for (const auto& observer : observers_) observer->dropped(key);
+}
+
 void ObservedEngine::set_paused(bool is_paused) {
   if (pauses_ == Pauses::kHere)
     is_paused_ = is_paused;

@@ -36,6 +36,7 @@ class EngineObserver {
   /// Empty: the snapshot is still being prepared.
   virtual void applied(const WeightSnapshot& /*snapshot*/,
                        const Result<std::optional<uint64_t>>& /*num_tensors*/) {}
+  virtual void dropped(WeightsKey /*key*/) {}
   virtual void paused(bool /*is_paused*/) {}
   virtual void holders_shown(const std::vector<EngineHolder>& /*holders*/) {}
   /// Also after a step in which the engine was paused.
@@ -66,6 +67,7 @@ class ObservedEngine final : public EngineWrapper {
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
+  void drop(WeightsKey key) override;
   void set_paused(bool is_paused) override;
   void show_holders(const std::vector<EngineHolder>& holders) override;
   EngineState state() const override;

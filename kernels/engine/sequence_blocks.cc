@@ -55,7 +55,7 @@ void SequenceBlocks::publish(const std::vector<int32_t>& blocks, BlockChain& cha
     if (events != nullptr && pool.find(name) == BlockPool::kNone)
       events->stored(name, is_first ? std::nullopt : std::optional(parent), tokens,
                      sequence.request.key());
-    pool.publish(block, name);
+    pool.publish(block, name, sequence.request.key());
   }
 }
 

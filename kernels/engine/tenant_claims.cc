@@ -45,6 +45,17 @@ void TenantClaims::take(TenantSlot tenant, int32_t count) {
   num_taken_ += count;
 }
 
+void TenantClaims::end(TenantSlot tenant) {
+  change(tenant, [](One& one) {
+    CHECK(one.num_wanted == 0 && one.num_taken == 0, "a tenant left with what it uses");
+    one.peak = one.peak_before = 0;
+  });
+}
+
+void TenantClaims::begin(TenantSlot tenant) {
+  change(tenant, [](One& one) { one.peak = one.peak_before = one.part; });
+}
+
 void TenantClaims::step() {
   if (++num_steps_ < kWindow) return;
   num_steps_ = num_kept_ = 0;

@@ -40,6 +40,11 @@ class TenantClaims {
   void want(TenantSlot tenant, int32_t count);
   /// The part of that which `tenant` uses changes by `count`.
   void take(TenantSlot tenant, int32_t count);
+  /// `tenant`, which uses nothing and waits for nothing, has left: nothing is reserved for it.
+  void end(TenantSlot tenant);
+  /// Another tenant is about to start in a slot that was left: until the end of the next window it
+  /// claims its whole part.
+  void begin(TenantSlot tenant);
   /// Call once per planned engine step.
   void step();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "graph/base/random.h"
@@ -32,6 +33,7 @@ class ScriptedEngine final : public Engine {
   Status step() override;
   bool has_work() const override { return scheduler_.has_work(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  void drop(WeightsKey key) override;
   WeightManifest manifest() const override { return scripted_manifest(); }
 
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
@@ -64,7 +66,7 @@ class ScriptedEngine final : public Engine {
   const ScriptedEngineOptions options_;
   BatchScheduler scheduler_;
   StepPlan plan_;
-  std::vector<WeightsKey> adapters_;  // by number
+  std::vector<std::optional<WeightsKey>> adapters_;  // by number; empty: the number is free
   uint64_t num_submitted_ = 0;
   Duration cost_;
 };
@@ -128,7 +130,7 @@ Status ScriptedEngine::submit(SequenceRequest request) {
 
 Result<int32_t> ScriptedEngine::adapter_of(WeightsKey key) const {
   if (!takes_adapters()) return kNoAdapter;
-  const auto found = std::ranges::find(adapters_, key);
+  const auto found = std::ranges::find(adapters_, std::optional(key));
   if (found != adapters_.end()) return static_cast<int32_t>(found - adapters_.begin());
   return error(Code::kUnavailable, "this engine has no adapter of {}", key)
       .note("apply its first version before sending requests");
@@ -136,14 +138,26 @@ Result<int32_t> ScriptedEngine::adapter_of(WeightsKey key) const {
 
 /// A new adapter is loaded at once if a slot is empty.
 Status ScriptedEngine::hold_adapter(WeightsKey key) {
-  if (!takes_adapters() || std::ranges::find(adapters_, key) != adapters_.end()) return ok();
+  if (!takes_adapters() || adapter_of(key).ok()) return ok();
   const int32_t most = std::max(options_.adapters_max, options_.adapter_slots);
-  if (std::ssize(adapters_) >= most)
+  const auto free = std::ranges::find(adapters_, std::optional<WeightsKey>());
+  const auto number = static_cast<int32_t>(free - adapters_.begin());
+  if (number >= most)
     return error(Code::kExhausted, "the {} adapters of this engine are in use, {} has none", most,
                  key);
-  scheduler_.slots().place(static_cast<int32_t>(adapters_.size()));
-  adapters_.push_back(key);
+  if (free == adapters_.end()) adapters_.emplace_back();
+  adapters_[static_cast<size_t>(number)] = key;
+  scheduler_.slots().place(number);
   return ok();
+}
+
+void ScriptedEngine::drop(WeightsKey key) {
+  std::optional<int32_t> adapter;
+  if (const auto known = adapter_of(key); takes_adapters() && known.ok()) {
+    adapter = *known;
+    adapters_[static_cast<size_t>(*known)].reset();
+  }
+  scheduler_.drop(key, adapter);
 }
 
 void ScriptedEngine::load_adapter() {

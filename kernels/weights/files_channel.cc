@@ -129,6 +129,8 @@ class FilesPublisher {
 
   static Result<std::unique_ptr<FilesPublisher>> make(const ChannelSetup& setup);
   Status publish(const WeightSnapshot& snapshot, Handshake& handshake);
+  /// Removes the folders of all versions of `key`.
+  Status drop(WeightsKey key);
 
  private:
   /// Removes every folder that is not in the index. Returns their number.
@@ -253,6 +255,19 @@ Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handsh
   return ok();
 }
 
+/// If the index cannot be written now, the next publish() writes it.
+Status FilesPublisher::drop(WeightsKey key) {
+  newest_.erase(key);
+  const size_t num_removed =
+      std::erase_if(index_, [&](const IndexEntry& one) { return one.version.key == key; });
+  if (num_removed == 0) return ok();
+  probe("replace the index");
+  RETURN_IF_ERROR(write_index(folder_, index_));
+  probe("remove what is old");
+  ASSIGN_OR_RETURN([[maybe_unused]] const size_t num_folders, remove_unnamed());
+  return ok();
+}
+
 class FilesChannel final : public WeightChannel {
  public:
   explicit FilesChannel(ChannelSetup setup)
@@ -270,6 +285,7 @@ class FilesChannel final : public WeightChannel {
   Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
                                                       PolicyVersion version) override;
   PolicyVersion newest(WeightsKey key) const override { return newest_by_key().of(key); }
+  void drop(WeightsKey key) override;
   Status expect(const WeightManifest& wanted) override {
     const std::lock_guard lock(fetch_mutex_);
     return wanted_.expect(wanted);
@@ -326,6 +342,20 @@ Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key
   }
   return error(Code::kCorrupt, "'{}' names {}, but its folder is not there or not whole",
                (folder_ / "index.json").string(), wanted);
+}
+
+/// A process that has not published owns no folder, but may have mapped some.
+void FilesChannel::drop(WeightsKey key) {
+  {
+    const std::lock_guard lock(publish_mutex_);
+    offered_.forget(key);
+    const Status dropped = publisher_ == nullptr ? ok() : publisher_->drop(key);
+    if (!dropped.ok() && setup_.log)
+      setup_.log(fmt::format("weight channel '{}': the versions of {} are not removed yet: {}",
+                             setup_.resource, key, dropped.error().text()));
+  }
+  const std::lock_guard lock(fetch_mutex_);
+  if (const auto index = read_index(folder_); index.ok()) unmap_unlisted(*index);
 }
 
 void FilesChannel::unmap_unlisted(const Index& index) {

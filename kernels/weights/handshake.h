@@ -15,6 +15,8 @@ class Handshake {
   /// Publisher: the tensors of a version to publish. All versions of a key must have the tensors of
   /// its first one; adapters of other ranks have other keys.
   Status offer(const WeightManifest& manifest, const KeyedVersion& version);
+  /// Publisher: forgets the tensors of the key.
+  void forget(WeightsKey key) { offered_.erase(key); }
   /// Receiver: the tensors of its engine; an empty manifest accepts all.
   Status expect(const WeightManifest& wanted);
   /// Receiver: whether it can apply a version with this manifest. Compared once for each manifest.

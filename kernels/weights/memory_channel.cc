@@ -51,6 +51,18 @@ class MemoryChannel final : public WeightChannel {
     return newest_.of(key);
   }
 
+  void drop(WeightsKey key) override {
+    std::deque<std::shared_ptr<const WeightSnapshot>> freed;  // without the lock
+    const std::lock_guard lock(mutex_);
+    if (const auto found = versions_.find(key); found != versions_.end()) {
+      freed.swap(found->second);
+      versions_.erase(found);
+    }
+    offered_.erase(key);
+    handshake_.forget(key);
+    newest_.erase(key);
+  }
+
   Status expect(const WeightManifest& wanted) override {
     std::lock_guard lock(mutex_);
     return handshake_.expect(wanted);

@@ -61,6 +61,15 @@ class ShmChannel final : public WeightChannel {
     const std::lock_guard lock(fetch_mutex_);
     return receiver_.newest(key);
   }
+  void drop(WeightsKey key) override {
+    {
+      const std::lock_guard lock(publish_mutex_);
+      offered_.forget(key);
+      if (publisher_ != nullptr) publisher_->drop(key);
+    }
+    const std::lock_guard lock(fetch_mutex_);
+    receiver_.unmap_given_up();
+  }
   Status expect(const WeightManifest& wanted) override {
     const std::lock_guard lock(fetch_mutex_);
     return wanted_.expect(wanted);

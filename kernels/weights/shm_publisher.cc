@@ -75,6 +75,23 @@ Status ShmPublisher::publish(const std::shared_ptr<const WeightSnapshot>& snapsh
   return ok();
 }
 
+/// Receivers must not find a segment in the table that is gone: the table says first that they are
+/// free.
+void ShmPublisher::drop(WeightsKey key) {
+  newest_.erase(key);
+  std::vector<uint64_t> given_up;
+  for (auto& entry : table_.slots) {
+    if (entry.is_free() || entry.version.key != key) continue;
+    entry.version = {};
+    given_up.push_back(entry.serial);
+  }
+  if (given_up.empty()) return;
+  directory_->write(table_);
+  for (const uint64_t serial : given_up) abandon(serial);
+  directory_->write(table_);
+  release_unread_devices();
+}
+
 Result<ShmSlotEntry> ShmPublisher::write(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                          const WeightManifest& manifest, uint64_t publication) {
   auto stays = on_device(snapshot);

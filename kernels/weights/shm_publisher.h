@@ -47,6 +47,9 @@ class ShmPublisher {
   static Result<std::unique_ptr<ShmPublisher>> make(const ChannelSetup& setup, PublishedHere& here);
   Status publish(const std::shared_ptr<const WeightSnapshot>& snapshot, Handshake& handshake);
 
+  /// Gives up the segments of all versions of `key`; receivers that read one keep their mapping.
+  void drop(WeightsKey key);
+
   /// Whether a readable version has its bytes only on a device.
   bool has_device_versions() const;
   /// Call it regularly from the first such version on. It releases buffers that receivers no longer

@@ -191,6 +191,11 @@ bool ShmReceiver::is_lost(const ShmSlotContent& content) const {
   return !directory_->has_publisher() || is_marked_lost(content);
 }
 
+void ShmReceiver::unmap_given_up() {
+  if (directory_ == nullptr || !directory_->is_named()) return;
+  if (const auto table = directory_->read(); table.ok()) unmap_unlisted(*table);
+}
+
 /// Mappings of slots that the publisher gave up would keep their memory.
 void ShmReceiver::unmap_unlisted(const ShmTable& table) {
   std::erase_if(mapped_, [&](const auto& one) {

@@ -25,6 +25,8 @@ class ShmReceiver {
   Fetched fetch(const KeyedVersion& version, Handshake& handshake);
   PolicyVersion newest(WeightsKey key);
   VersionsByKey newest_by_key();
+  /// Unmaps the slots that the publisher has given up.
+  void unmap_given_up();
   /// Device buffers. Another thread opens and closes them, so that fetch() does not wait for it.
   OpenPlaces& places() { return places_; }
   /// Stores the results of opening wanted places. If one could not be opened, devices are refused

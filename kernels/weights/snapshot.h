@@ -77,6 +77,12 @@ class WeightChannel : public Resource {
                                                               PolicyVersion version) = 0;
   /// The newest published version of `key`; none() before the first.
   virtual PolicyVersion newest(WeightsKey key) const = 0;
+  /// Forgets every version of `key` at this end. Call it at every end of the channel, in any order,
+  /// when nobody publishes or fetches the key any more. After the publisher's call no end finds a
+  /// version of it; snapshots that were fetched stay valid. Do not publish the key again: a key has
+  /// the number of its tenancy (graph/tenancies.h), which never comes back, so an end may ignore
+  /// what is still on its way. An unknown key is ignored. By default there is nothing to forget.
+  virtual void drop(WeightsKey key) { (void)key; }
   /// Waits until `version` or a newer one can be fetched; false: it did not arrive within
   /// `at_most`, or was refused. For callers that have nothing else to do. The default does not
   /// wait.

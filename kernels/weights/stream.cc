@@ -118,6 +118,16 @@ std::shared_ptr<const PublishedVersion> StreamLibrary::find_above(const Versions
   return nullptr;
 }
 
+void StreamLibrary::drop(WeightsKey key) {
+  std::vector<std::shared_ptr<const PublishedVersion>> kept;
+  const std::lock_guard lock(mutex_);
+  for (auto& one : versions_)
+    if (one->snapshot->key != key) kept.push_back(std::move(one));
+  versions_ = std::move(kept);
+  newest_.erase(key);
+  handshake_.forget(key);
+}
+
 PolicyVersion StreamLibrary::newest(WeightsKey key) const {
   const std::lock_guard lock(mutex_);
   return newest_.of(key);

@@ -58,6 +58,8 @@ class StreamLibrary {
   std::shared_ptr<const PublishedVersion> find(const KeyedVersion& version) const;
   /// The one published first among the newest versions that are newer than in `has`; null: none.
   std::shared_ptr<const PublishedVersion> find_above(const VersionsByKey& has) const;
+  /// Forgets all versions of `key`; one that is being sent is sent to its end.
+  void drop(WeightsKey key);
   PolicyVersion newest(WeightsKey key) const;
   VersionsByKey newest_by_key() const;
 

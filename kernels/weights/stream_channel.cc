@@ -15,6 +15,8 @@ using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
 constexpr int kCorruptMax = 3;     // corrupt transfers of one version
 constexpr size_t kRetiredMax = 1;  // versions that wait for another thread to free them
+/// Dropped keys of which no version is kept that still arrives: the publisher may drop them later.
+constexpr size_t kDroppedMax = 256;
 constexpr Duration kWaitMax = Duration::seconds(24 * 3600);  // limit that a clock can add without
                                                              // overflow
 
@@ -32,6 +34,7 @@ class ConnectionEnd final : public StreamChannel {
     const std::lock_guard lock(mutex_);
     return newest_here(key);
   }
+  void drop(WeightsKey key) override;
   bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override;
   Status expect(const WeightManifest& wanted) override;
   std::string describe() const override;
@@ -73,6 +76,9 @@ class ConnectionEnd final : public StreamChannel {
     const auto fault = faults_.find(key);
     return fault != faults_.end() && fault->second.version >= version;
   }
+  bool is_dropped(WeightsKey key) const {
+    return std::ranges::find(dropped_, key) != dropped_.end();
+  }
   Snapshot find(const KeyedVersion& version) const;
   Error not_here(const KeyedVersion& version) const;
   void take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped);
@@ -99,6 +105,7 @@ class ConnectionEnd final : public StreamChannel {
   /// Received versions, oldest first; no key without one.
   std::map<WeightsKey, std::deque<Snapshot>> versions_;
   std::vector<Snapshot> retired_;       // freed by the next fetch
+  std::deque<WeightsKey> dropped_;      // the newest last, at most kDroppedMax
   std::map<WeightsKey, Fault> faults_;  // why the newest offer of a key was refused
 };
 
@@ -154,6 +161,29 @@ Result<Snapshot> ConnectionEnd::fetch(WeightsKey key, PolicyVersion version) {
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*found));
   RETURN_IF_ERROR(handshake_.accept(manifest, manifest.hash()));
   return found;
+}
+
+/// What has been received of the key stays in the requests, so that it is not sent again before the
+/// publisher has dropped it too.
+void ConnectionEnd::drop(WeightsKey key) {
+  std::deque<Snapshot> freed;  // without the lock
+  library_->drop(key);
+  const std::lock_guard lock(mutex_);
+  if (const auto found = versions_.find(key); found != versions_.end()) {
+    freed.swap(found->second);
+    versions_.erase(found);
+  }
+  std::erase_if(retired_, [&](const Snapshot& one) {
+    if (one->key != key) return false;
+    freed.push_back(one);
+    return true;
+  });
+  faults_.erase(key);
+  if (publishes_ || is_dropped(key)) return;
+  dropped_.push_back(key);
+  if (dropped_.size() <= kDroppedMax) return;
+  for (auto& [number, peer] : peers_) peer.above.erase(dropped_.front());
+  dropped_.pop_front();
 }
 
 Error ConnectionEnd::not_here(const KeyedVersion& version) const {
@@ -255,6 +285,7 @@ void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dro
         error(Code::kExhausted, "{} arrived, but there are already weights of {} others here",
               snapshot->name(), kWeightsKeysMax));
   peer.owes_want = true;
+  if (is_dropped(key)) return dropped.push_back(std::move(snapshot));
   const std::pair<uint32_t, uint32_t> source(number, peer.incarnation);
   const auto retire = [&](Snapshot old) {
     (retired_.size() < kRetiredMax ? retired_ : dropped).push_back(std::move(old));
@@ -285,6 +316,7 @@ void ConnectionEnd::refuse(uint32_t number, Peer& peer, const Error& why) {
   const auto& [key, version] = peer.receiver.offered();
   // If there are too many keys, stop requesting: the same version would be offered again.
   if (!peer.above.set(key, version)) peer.owes_want = false;
+  if (is_dropped(key)) return;
   if (faults_.size() < kWeightsKeysMax || faults_.contains(key))
     faults_.insert_or_assign(key, Fault{version, why});
   has_come_.notify_all();

@@ -42,6 +42,11 @@ bool VersionsByKey::set(WeightsKey key, PolicyVersion version) {
   return true;
 }
 
+void VersionsByKey::erase(WeightsKey key) {
+  const auto place = place_of(list_, key);
+  if (place != list_.end() && place->key == key) list_.erase(place);
+}
+
 Status check_rises(const VersionsByKey& published, const KeyedVersion& next) {
   const PolicyVersion newest = published.of(next.key);
   if (!newest.is_none() && next.version <= newest)

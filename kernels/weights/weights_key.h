@@ -61,7 +61,9 @@ class VersionsByKey {
   PolicyVersion of(WeightsKey key) const;
   /// False, without a change: too many keys.
   [[nodiscard]] bool set(WeightsKey key, PolicyVersion version);
-  /// The same; a version that is not newer changes nothing.
+  /// Drops the key; nothing happens if it has no version. Others may then have its place.
+  void erase(WeightsKey key);
+  /// As set(); a version that is not newer changes nothing.
   [[nodiscard]] bool raise(WeightsKey key, PolicyVersion version) {
     return version <= of(key) || set(key, version);
   }

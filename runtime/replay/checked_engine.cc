@@ -86,6 +86,7 @@ class CheckedEngine final : public TracedEngine {
     return then;
   }
 
+  void drop(WeightsKey key) override { engine().drop(key); }
   void set_paused(bool is_paused) override { engine().set_paused(is_paused); }
   WeightManifest manifest() const override { return engine().manifest(); }
   std::string describe() const override { return engine().describe(); }

@@ -75,6 +75,15 @@ class ContinuedEngine final : public EngineWrapper {
     return events;
   }
 
+  /// Sequences that wait here end as those of the engine do.
+  void drop(WeightsKey key) override {
+    std::vector<SequenceId> here;
+    for (const auto& [id, sequence] : unfinished_.of)
+      if (sequence.request.key() == key) here.push_back(id);
+    for (const SequenceId id : here) abort(id);
+    EngineWrapper::drop(key);
+  }
+
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     EngineWrapper::set_paused(is_paused);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <span>
 #include <string>
@@ -68,7 +69,8 @@ class TracedChannel final : public WeightChannel {
         keep_(std::move(setup.keep)),
         without_tensors_(setup.without_tensors),
         may_come_(std::move(setup.may_come)),
-        told_published_(std::move(setup.published)) {}
+        told_published_(std::move(setup.published)),
+        told_dropped_(std::move(setup.dropped)) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     // A version without tensors is not published: fetch() makes it from its number.
@@ -96,6 +98,22 @@ class TracedChannel final : public WeightChannel {
     const PolicyVersion newest = channel_->newest(key);
     keep(answer_of({key, newest}));
     return newest;
+  }
+  /// Groups of a replay are not at the same step: one may drop a key while another has recorded
+  /// steps left that fetch it. So the newest drops are carried out later.
+  void drop(WeightsKey key) override {
+    if (next_ == nullptr) return channel_->drop(key);
+    WeightsKey oldest = key;
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::ranges::find(dropped_, key) != dropped_.end()) return;
+      dropped_.push_back(key);
+      if (dropped_.size() <= kDroppedLaterMax) return;
+      oldest = dropped_.front();
+      dropped_.pop_front();
+    }
+    channel_->drop(oldest);
+    if (told_dropped_ != nullptr) told_dropped_(oldest);
   }
   bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override {
     if (may_come_ == nullptr || !may_come_()) return channel_->wait_for(key, version, at_most);
@@ -133,11 +151,18 @@ class TracedChannel final : public WeightChannel {
   const bool without_tensors_;
   const std::function<bool()> may_come_;
   const std::function<void(const KeyedVersion&)> told_published_;
+  const std::function<void(WeightsKey)> told_dropped_;
   std::mutex mutex_;
+  std::deque<WeightsKey> dropped_;  // guarded by mutex_; by calls of a replay, the newest last
   std::condition_variable published_;
 };
 
 }  // namespace
+
+void PublishedVersions::forget(int32_t channel, WeightsKey key) {
+  const std::lock_guard lock(mutex_);
+  newest_[static_cast<size_t>(channel)].erase(key);
+}
 
 void PublishedVersions::add(int32_t channel, const KeyedVersion& version) {
   const std::lock_guard lock(mutex_);

@@ -29,6 +29,8 @@ class PublishedVersions {
 
   /// `channel`: index of the resource.
   void add(int32_t channel, const KeyedVersion& version);
+  /// Nobody will ask for a version of `key` any more.
+  void forget(int32_t channel, WeightsKey key);
   /// Whether all versions that a step of `group` fetched, by these recorded answers, are published,
   /// and those of its engines that were made anew in the step.
   bool has(GroupId group, std::span<const std::vector<std::byte>> answers,
@@ -53,6 +55,8 @@ std::shared_ptr<WeightChannel> make_recording_channel(
 /// published, the call waits for it, at most kPublishMax: an engine that asked for the newest
 /// version gets it without any message. So does wait_for().
 inline constexpr Duration kPublishMax = Duration::seconds(300);
+/// A replay carries out a drop() when this many other keys were dropped after it.
+inline constexpr size_t kDroppedLaterMax = 256;
 struct ReplayedChannelSetup {
   std::shared_ptr<WeightChannel> channel;
   std::function<const std::vector<std::byte>*(GroupId group)> next;
@@ -62,6 +66,9 @@ struct ReplayedChannelSetup {
   std::function<bool()> may_come;
   std::function<void(const KeyedVersion&)> published =
       // called after each publish(); may be null
+      {};
+  std::function<void(WeightsKey)> dropped =
+      // called when a drop() of a replay is carried out; may be null
       {};
 };
 std::shared_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);

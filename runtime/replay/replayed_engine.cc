@@ -60,6 +60,11 @@ class ReplayedEngine final : public Engine {
     RETURN_IF_ERROR(look());
     return engine_->apply_prepared(snapshot);
   }
+  void drop(WeightsKey key) override {
+    if (!look().ok()) return;
+    engine_->drop(key);
+    unfinished_.dropped(key);
+  }
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     if (look().ok()) engine_->set_paused(is_paused);

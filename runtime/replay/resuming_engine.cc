@@ -77,6 +77,13 @@ class ResumingEngine final : public TracedEngine {
     return applied;
   }
 
+  void drop(WeightsKey key) override {
+    if (!look().ok()) return;
+    if (live_ != nullptr) return live_->drop(key);
+    unfinished_.dropped(key);
+    applied_.erase(key);
+  }
+
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     if (look().ok() && live_ != nullptr) live_->set_paused(is_paused);

@@ -254,6 +254,8 @@ class EngineRecorder final : public EngineObserver {
       answer.number = count ? static_cast<int64_t>(*count) : kNotPrepared;
     });
   }
+  /// A replay makes the same call.
+  void dropped(WeightsKey key) override { unfinished_.dropped(key); }
   /// An engine that replaces another one counts from 0, but a replay has one engine throughout.
   void state_read(EngineState& state) override {
     state.num_completed = unfinished_.num_completed;

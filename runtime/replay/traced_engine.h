@@ -34,7 +34,9 @@ class TracedEngine : public Engine {
   /// A replay prepares nothing.
   Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
-  /// Not recorded: actors call it again in a replay, with any kind of engine.
+  /// This and the next are not recorded: actors call them again in a replay, with any kind of
+  /// engine.
+  void drop(WeightsKey key) override { (void)key; }
   void set_paused(bool is_paused) override { (void)is_paused; }
   /// The manifest does not change during a run, so it is not recorded.
   WeightManifest manifest() const override { return {}; }

@@ -53,6 +53,11 @@ struct UnfinishedSequences {
     if (flight != of.end() && !flight->second.ended)
       flight->second.ended = FinishReason::kCancelled;
   }
+  void dropped(WeightsKey key) {
+    for (auto& [id, flight] : of)
+      if (flight.request.key() == key && !flight.ended) flight.ended = FinishReason::kCancelled;
+    applied.erase(key);
+  }
   void expired(SequenceId id) {
     const auto found = of.find(id);
     if (found == of.end()) return;

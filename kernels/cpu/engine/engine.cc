@@ -104,12 +104,12 @@ Status CpuEngine::load(const std::vector<WeightTensor>& tensors) {
 /// The previous version stays until the whole new one is known to fit.
 Status CpuEngine::apply_adapter(const WeightSnapshot& snapshot) {
   ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
-  const int32_t num_known = known_.count();
+  const bool is_known = known_.number_of(snapshot.key).ok();
   const int32_t number = known_.take(snapshot, config);
   AdapterSlots& slots = scheduler_.slots();
   const bool is_in_slot =
-      number < num_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
-  if (number == num_known) adapters_.emplace_back();
+      is_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
+  if (static_cast<size_t>(number) == adapters_.size()) adapters_.emplace_back();
   AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the previous version
   if (!is_in_slot) return ok();
@@ -349,6 +349,17 @@ Result<uint64_t> CpuEngine::apply(const WeightSnapshot& snapshot) {
   }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
+}
+
+void CpuEngine::drop(WeightsKey key) {
+  if (preparing_ != nullptr && preparing_->key == key) forget_preparing();
+  const auto number = known_.drop(key);
+  if (number) {
+    const int32_t slot = scheduler_.slots().slot_of(*number);
+    if (slot != AdapterSlots::kNone) weights_->decoder.adapters().set(slot, nullptr);
+    adapters_[static_cast<size_t>(*number)] = {};
+  }
+  scheduler_.drop(key, number);
 }
 
 WeightManifest CpuEngine::manifest() const {

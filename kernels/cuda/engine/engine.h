@@ -65,6 +65,7 @@ class CudaEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  void drop(WeightsKey key) override;
   /// As published by a CpuLearner, in fp32. Empty if adapters are applied.
   WeightManifest manifest() const override;
   KvEvents take_kv_events() override { return scheduler_.take_kv_events(); }

@@ -78,6 +78,16 @@ Status CudaEngine::end_load() {
   return ok();
 }
 
+/// An upload to the slot of the dropped adapter may be running: the next begin() waits for it. No
+/// row names the slot until an adapter is taken into it.
+void CudaEngine::drop(WeightsKey key) {
+  finish_step_in_progress();
+  const auto number = known_.drop(key);
+  const auto& coming = scheduler_.slots().coming();
+  if (number && coming && coming->adapter == *number) is_loading_ = false;
+  scheduler_.drop(key, number);
+}
+
 /// The adapter rows of a step padded to `rows` rows: empty, or the largest number of tiles, which
 /// cover all rows.
 CudaAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
