@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/common/request_name.h"
+#include "actors/common/tenant_key.h"
 #include "graph/tenancies.h"
 #include "kernels/engine/stop_rule.h"
 
@@ -253,7 +254,9 @@ Status Gateway::on_completion(const Completion& completion) {
 }
 
 Status Gateway::on_policy(const PolicyLive& live) {
-  tenants_[services().delivery().tenant].live = live.version;
+  const TenantSlot tenant = services().delivery().tenant;
+  const PolicyVersion version = version_in(live, services(), tenant);
+  if (!version.is_none()) tenants_[tenant].live = version;
   return ok();
 }
 

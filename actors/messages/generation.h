@@ -18,6 +18,7 @@
 #include "kernels/engine/finish.h"
 #include "kernels/engine/routed_experts.h"
 #include "kernels/engine/sampling_params.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -50,7 +51,7 @@ struct TokenPrefix {
 /// kUnknownSession, and the turn is sent again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 6;
+  static constexpr uint32_t kVersion = 7;
 
   uint64_t request = 0;
   uint64_t session = 0;   // the trajectory: all turns of a session use one engine
@@ -68,6 +69,9 @@ struct GenerateRequest {
   /// later request, so the router knows which requests an engine still has to answer.
   std::vector<uint64_t> answered;
   int32_t engine = -1;  // index of the only engine that may get it; -1: the policy chooses
+  /// The key of the tenant that generates; none: its moving key. `version` is this key's. One key
+  /// for all turns of a session.
+  AdapterId adapter{};
 
   int64_t num_prompt_tokens() const {
     return int64_t{known.num_tokens} + static_cast<int64_t>(prompt_tokens.size());
@@ -79,7 +83,8 @@ struct GenerateRequest {
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
         "version", &G::version)("salt", &G::salt)("known", &G::known)(
         "prompt_tokens", &G::prompt_tokens)("seed", &G::seed)("sampling", &G::sampling)(
-        "time_left", &G::time_left)("answered", &G::answered)("engine", &G::engine);
+        "time_left", &G::time_left)("answered", &G::answered)("engine", &G::engine)("adapter",
+                                                                                    &G::adapter);
   }
 };
 

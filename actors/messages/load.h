@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/message.h"
 #include "kernels/weights/weights_key.h"
@@ -13,7 +14,7 @@ namespace primerl {
 /// Running totals and current counts. Only the newest message matters.
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
 
   InstanceId engine;          // the prefill or decode instance that sends this
   uint64_t num_finished = 0;  // requests that ended here since the start; open requests = sent -
@@ -35,6 +36,10 @@ struct EngineLoad {
   /// connection has all of them; later ones those that changed since the last load that arrived.
   /// The router uses an engine for a key once it has applied the live version.
   VersionsByKey applied;
+  bool is_whole = false;         // `applied` has all versions of the engine
+  std::vector<WeightsKey> gone;  // snapshots that the engine dropped, as for `applied`
+
+  bool has_versions() const { return is_whole || !applied.empty() || !gone.empty(); }
 
   template <class F>
   static void fields(F& f) {
@@ -42,7 +47,8 @@ struct EngineLoad {
     f("engine", &L::engine)("num_finished", &L::num_finished)("num_received", &L::num_received)(
         "num_room", &L::num_room)("num_waiting", &L::num_waiting)("num_running", &L::num_running)(
         "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)(
-        "num_completed", &L::num_completed)("num_failed", &L::num_failed)("applied", &L::applied);
+        "num_completed", &L::num_completed)("num_failed", &L::num_failed)("applied", &L::applied)(
+        "is_whole", &L::is_whole)("gone", &L::gone);
   }
 };
 

@@ -87,8 +87,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
   if (!is_nameable(name))
     return error(Code::kInvalid, "request {} is not below 2^{}", request.request, kRequestBits);
   const auto* prompt =
-      sessions_.take({delivery.tenant, request.session}, request.known, request.prompt_tokens,
-                     options_.session_tokens_max, sessions_max_);
+      sessions_.take({delivery.tenant, request.session, request.adapter}, request.known,
+                     request.prompt_tokens, options_.session_tokens_max, sessions_max_);
   if (prompt == nullptr) {
     services().count("sessions_unknown", 1);
     answer(request, FinishReason::kUnknownSession,
@@ -108,8 +108,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
 
 Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                        RequestName name, StepRef cause, InstanceId origin) {
-  RETURN_IF_ERROR(
-      engine_->submit(sequence_for(request, prompt, name, key_of(name.tenant).adapter)));
+  ASSIGN_OR_RETURN(const WeightsKey key, key_for(name.tenant, request.adapter));
+  RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name, key.adapter)));
   submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
                       origin};
   return ok();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/common/group_bytes.h"
+#include "actors/common/tenant_key.h"
 #include "graph/tenancies.h"
 #include "graph/tenant_outside.h"
 
@@ -329,11 +330,12 @@ Status Rollout::on_ended(const GroupEnded& ended) {
 }
 
 Status Rollout::on_policy(const PolicyLive& live) {
-  if (live.version <= live_) return ok();
+  const PolicyVersion version = version_in(live, services(), services().delivery().tenant);
+  if (version <= live_) return ok();  // also where a snapshot became live
   // No batch of this run made the version that the run starts from.
-  if (live_.is_none()) made_ = std::max(made_, live.version);
-  on_version_made(live.version);
-  live_ = live.version;
+  if (live_.is_none()) made_ = std::max(made_, version);
+  on_version_made(version);
+  live_ = version;
   evaluations_.on_live(tenant().eval, live_);
   return finish_handler();
 }

@@ -17,7 +17,15 @@ auto place_of(List& list, WeightsKey key) {
 
 }  // namespace
 
+WeightsKey snapshot_key(WeightsKey moving, uint32_t n) {
+  CHECK(!moving.is_snapshot(), "a snapshot of a snapshot");
+  CHECK(n >= 1 && n <= kSnapshotNumberMax, "the number of a snapshot is out of range");
+  return {moving.tenant, AdapterId(moving.adapter.value + (n << kTenancyBits))};
+}
+
 std::string to_string(WeightsKey key) {
+  if (key.is_snapshot())
+    return fmt::format("snapshot {} of {}", key.snapshot_number(), key.moving_key());
   return key.is_whole() ? fmt::format("tenant {}", key.tenant)
                         : fmt::format("adapter {} of tenant {}", key.adapter, key.tenant);
 }
@@ -45,6 +53,13 @@ bool VersionsByKey::set(WeightsKey key, PolicyVersion version) {
 void VersionsByKey::erase(WeightsKey key) {
   const auto place = place_of(list_, key);
   if (place != list_.end() && place->key == key) list_.erase(place);
+}
+
+std::span<const KeyedVersion> VersionsByKey::of_tenant(TenantSlot tenant) const {
+  const auto first = place_of(list_, {tenant, AdapterId(0)});
+  const auto last = std::find_if(first, list_.end(),
+                                 [&](const KeyedVersion& one) { return one.key.tenant != tenant; });
+  return {first, last};
 }
 
 Status check_rises(const VersionsByKey& published, const KeyedVersion& next) {

@@ -1,6 +1,9 @@
 /// WeightsKey: identifies weights by tenant and adapter. Versions are counted per key, so two
 /// tenants may have equal version numbers at the same time.
 ///
+/// A tenant has one moving key, whose versions follow each other, and for a client that trains also
+/// snapshots: keys whose weights never change (docs/design/tinker.md).
+///
 /// Values, any thread.
 #pragma once
 
@@ -19,15 +22,27 @@ namespace primerl {
 
 /// The adapter that a tenant trains on shared weights; 0: whole weights, or the adapter of the
 /// first tenant of its slot. Later tenants of the slot have the numbers of their tenancies
-/// (graph/tenancies.h).
+/// (graph/tenancies.h). Snapshots of a tenancy have its number + n * 2^14, n from 1.
 using AdapterId = Id<struct AdapterTag>;
 inline constexpr AdapterId kWholeWeights(0);
+
+inline constexpr uint32_t kTenancyBits = 14;  // of an AdapterId; the others are the snapshot's n
+/// Largest n. With the next one, the last tenancy would have AdapterId::none().
+inline constexpr uint32_t kSnapshotNumberMax = (1U << (32 - kTenancyBits)) - 2;
 
 struct WeightsKey {
   TenantSlot tenant{0};
   AdapterId adapter = kWholeWeights;
 
   bool is_whole() const { return adapter == kWholeWeights; }
+  /// Whether its weights never change.
+  bool is_snapshot() const { return snapshot_number() != 0; }
+  /// From 1; 0: the key is a moving key.
+  uint32_t snapshot_number() const { return adapter.value >> kTenancyBits; }
+  /// The moving key of the tenancy; of a moving key itself.
+  WeightsKey moving_key() const {
+    return {tenant, AdapterId(adapter.value & ((1U << kTenancyBits) - 1))};
+  }
   friend constexpr auto operator<=>(WeightsKey, WeightsKey) = default;
 
   template <class F>
@@ -35,6 +50,9 @@ struct WeightsKey {
     f("tenant", &WeightsKey::tenant)("adapter", &WeightsKey::adapter);
   }
 };
+
+/// The key of snapshot `n` of a tenancy, 1 <= n <= kSnapshotNumberMax (a CHECK).
+WeightsKey snapshot_key(WeightsKey moving, uint32_t n);
 
 /// A version with its key.
 struct KeyedVersion {
@@ -48,7 +66,9 @@ struct KeyedVersion {
   }
 };
 
-std::string to_string(WeightsKey key);               // "tenant 1", "adapter 2 of tenant 1"
+/// "tenant 1", "adapter 2 of tenant 1", "snapshot 3 of tenant 1", "snapshot 3 of adapter 2 of
+/// tenant 1".
+std::string to_string(WeightsKey key);
 std::string to_string(const KeyedVersion& version);  // "version 3 of tenant 1"
 
 /// Most keys of one engine or channel: the most tenants that a graph may have.
@@ -69,6 +89,8 @@ class VersionsByKey {
   }
   bool empty() const { return list_.empty(); }
   const std::vector<KeyedVersion>& list() const { return list_; }  // sorted by key
+  /// Those of one tenant, in all its tenancies. Valid until the next change.
+  std::span<const KeyedVersion> of_tenant(TenantSlot tenant) const;
   friend bool operator==(const VersionsByKey&, const VersionsByKey&) = default;
 
   template <class F>

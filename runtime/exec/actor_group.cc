@@ -43,9 +43,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
     RETURN_IF_ERROR(steps_.restore_resources(*from));
   }
   RETURN_IF_ERROR(actors_.start(now));
-  if (from != nullptr)
-    for (const SavedSlot& saved : from->slots)
-      RETURN_IF_ERROR(actors_.notify(saved.slot, TenantChange::Kind::kJoin, 0, now));
+  if (from != nullptr) RETURN_IF_ERROR(actors_.repeat_changes(now));
   const GroupSetup& setup = common_->setup;
   if (setup.observer != nullptr) setup.observer->on_start(setup.group, now);
   steps_.arm_work();
@@ -69,6 +67,7 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   links_.set_now(now);
   RETURN_IF_ERROR(saver_.check_fits(state));
   RETURN_IF_ERROR(actors_.restore_slots(state, now));
+  RETURN_IF_ERROR(actors_.repeat_changes(now));
   RETURN_IF_ERROR(saver_.restore(state));
   links_.grant_at_once(!actors_.leaving().empty());
   links_.flush();
@@ -141,10 +140,14 @@ void ActorGroup::Body::begin_burst() {
 }
 
 void ActorGroup::Body::drain_tenant(TenantSlot slot, Time now) {
-  links_.set_now(now);
+  CHECK(common_->setup.step_source == nullptr, "a group that follows a record was told to drain");
   slots_idle_[slot.index()].set(0);
-  actors_.drain_tenant(slot, now);
-  links_.grant_at_once(!actors_.leaving().empty());
+  Input input;
+  input.kind = StepKind::kTenant;
+  input.tenant_change = std::make_shared<const TenantChange>(
+      TenantChange{TenantChange::Kind::kPause, slot, 0, {}, {}});
+  input.drains = true;
+  links_.inbox().push_control(std::move(input), now);
   after_change();
 }
 

@@ -340,8 +340,9 @@ class ActorGroup {
   /// group.
   void set_aside(TenantSlot tenant, Time now);
   /// Drains the actors of a tenant that will leave, like set_aside() but without a failure: they
-  /// are idle when they say so. Then slot_counts() tells when the slot has drained; repeated is
-  /// harmless. Not for a replaying group.
+  /// are idle when they say so. A control input in order with change_tenant(): its step is a kPause
+  /// of the tenant. Then slot_counts() tells when the slot has drained; repeated is harmless. Only
+  /// for a group that concerns(tenant). Not for a replaying group.
   void drain_tenant(TenantSlot tenant, Time now);
   /// Queues the change as one control input of the group. A change of another tenancy than the
   /// slot's, and one that was made already, is a step that changes nothing. Only for a group that

@@ -128,6 +128,7 @@ Status GroupActors::replace(uint32_t actor, Time now) {
   // Until the new actor is made the slot keeps the old one, so it always has an actor.
   RETURN_IF_ERROR(fresh->start(now));
   slot.running = fresh;
+  RETURN_IF_ERROR(repeat_changes(actor, now));
   if (slot.keeps_snapshot) RETURN_IF_ERROR(restore_actor(contract, slot.snapshot, fresh->actor()));
   apply_effects(*fresh);
   return ok();
@@ -193,12 +194,13 @@ void GroupActors::set_aside(TenantSlot tenant, Time now) {
 
 void GroupActors::drain_tenant(TenantSlot tenant, Time now) {
   leaving_.insert(tenant);
-  if (common_->tenants.is_free(tenant)) return;  // it could not join here
   for (uint32_t i = 0; i < slots_.size(); ++i)
     if (common_->tenant_of(i) == tenant) drain(i, now);
 }
 
 bool GroupActors::is_idle(TenantSlot tenant) const {
+  // It could not join here, or has done nothing.
+  if (common_->tenants.is_free(tenant) || !common_->tenants.has_started(tenant)) return true;
   const bool has_failed = set_aside_.contains(tenant);
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (common_->tenant_of(i) != tenant) continue;
@@ -209,6 +211,7 @@ bool GroupActors::is_idle(TenantSlot tenant) const {
 }
 
 void GroupActors::drain(uint32_t actor, Time now) {
+  if (!common_->tenants.has_started(common_->tenant_of(actor))) return;
   if (std::exchange(slots_[actor].has_drained, true)) return;
   Input input;
   input.kind = StepKind::kDrain;
@@ -248,7 +251,8 @@ void GroupActors::command(const ActorCommand& command, Time now) {
 
 bool GroupActors::are_idle() const {
   for (uint32_t i = 0; i < slots_.size(); ++i)
-    if (!slots_[i].running->actor().idle() && !set_aside_.contains(common_->tenant_of(i)))
+    if (!slots_[i].running->actor().idle() && common_->tenants.has_started(common_->tenant_of(i)) &&
+        !set_aside_.contains(common_->tenant_of(i)))
       return false;
   return true;
 }
@@ -322,6 +326,7 @@ Status GroupActors::put_back(const SavedInput& saved) {
     ASSIGN_OR_RETURN(input.envelope.payload,
                      decode_message(*port.type, payload.body.bytes(), payload.blobs));
   }
+  input.drains = kind == StepKind::kTenant && saved.generation != 0;
   if (saved.tenant_change)
     input.tenant_change = std::make_shared<const TenantChange>(*saved.tenant_change);
   input.peer = {saved.peer_is_up ? PeerEvent::Kind::kUp : PeerEvent::Kind::kDown, saved.peer,

@@ -95,6 +95,10 @@ class GroupActors {
   /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. Returns
   /// the first error, after all were called.
   Status notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t step, Time now);
+  /// Tells all actors of the tenants' changes again, before a saved state is restored into them.
+  Status repeat_changes(Time now);
+  /// The run drains, and the tenant has started after that began.
+  void drain_late(TenantSlot tenant, Time now);
   /// Puts place holders in the place of the slot's actors, and forgets all of the slot. The tenant
   /// has left already.
   void vacate(TenantSlot tenant, Time now);
@@ -144,6 +148,7 @@ class GroupActors {
   const GroupSetup& setup() const { return common_->setup; }
   Status make_actor(uint32_t actor, Time now);
   void update_vacant();
+  Status repeat_changes(uint32_t actor, Time now);
   void drain(uint32_t actor, Time now);
   TenantSlot tenant_served(Running& running) const;
   void give_up(Running& running, TenantSlot tenant, Error why);

@@ -18,8 +18,6 @@ Status GroupActors::occupy(TenantSlot tenant, Time now) {
     if (common_->tenant_of(i) != tenant) continue;
     slots_[i].has_drained = false;
     RETURN_IF_ERROR(make_actor(i, now));
-    // The run drains already. A group that follows a record gets the drain from it.
-    if (is_draining_ && setup().step_source == nullptr) drain(i, now);
   }
   update_vacant();
   return ok();
@@ -40,6 +38,31 @@ Status GroupActors::notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t 
   for (uint32_t i = 0; i < slots_.size(); ++i)
     if (common_->tenant_of(i).is_none()) call(i);
   return first;
+}
+
+Status GroupActors::repeat_changes(Time now) {
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    RETURN_IF_ERROR(repeat_changes(i, now));
+    // The saved state has the timers that count.
+    slots_[i].running->timers.clear();
+    slots_[i].running->pauses.clear();
+  }
+  return ok();
+}
+
+Status GroupActors::repeat_changes(uint32_t actor, Time now) {
+  Running& running = *slots_[actor].running;
+  if (running.is_vacant()) return ok();
+  for (const TenantChange& change : common_->tenants.changes_of(common_->tenant_of(actor)))
+    RETURN_IF_ERROR(running.on_tenant(change.slot, change.kind, 0, now));
+  return ok();
+}
+
+/// A group that follows a record gets the drain from it.
+void GroupActors::drain_late(TenantSlot tenant, Time now) {
+  if (!is_draining_ || setup().step_source != nullptr) return;
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (common_->tenant_of(i) == tenant) drain(i, now);
 }
 
 void GroupActors::vacate(TenantSlot tenant, Time now) {
@@ -94,7 +117,6 @@ Status GroupActors::restore_slots(const GroupState& state, Time now) {
       continue;
     }
     RETURN_IF_ERROR(occupy(tenant, now));
-    RETURN_IF_ERROR(notify(tenant, TenantChange::Kind::kJoin, 0, now));
   }
   return ok();
 }

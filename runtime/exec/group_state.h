@@ -65,7 +65,8 @@ struct SavedInput {
   uint8_t kind = 0;  // StepKind
   uint32_t actor = 0;
   uint32_t timer = 0;       // index of a timer; for a command its input
-  uint64_t generation = 0;  // for a timer; for a command its number
+  uint64_t generation = 0;  // for a timer; for a command its number; for a change of a tenant 1
+                            // if its actors drain
   uint64_t arrival = 0;
   Time arrived;
   std::optional<SavedMessage> message;  // for a message; for a command, without a link

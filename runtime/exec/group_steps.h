@@ -124,6 +124,7 @@ class GroupSteps {
   bool is_injected_ = false;
   Status resource_status_;
   std::shared_ptr<const TenantChange> tenant_change_;
+  bool tenant_drains_ = false;
   Status tenant_status_;
   Time tenant_began_;
   std::vector<int64_t> room_answers_;  // of all actors of a work call

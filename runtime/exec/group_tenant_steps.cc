@@ -11,6 +11,14 @@ void GroupSteps::begin_tenant(Input&& input, Time now) {
   step_ = Step::kTenant;
   current_ = 0;
   tenant_change_ = std::move(input.tenant_change);
+  tenant_drains_ = input.drains;
+  if (const auto& present = common_->tenants.by_slot()[tenant_change_->slot.index()];
+      tenant_drains_ && present != nullptr) {
+    TenantChange pause = *tenant_change_;
+    pause.tenancy = present->tenancy;
+    pause.name = present->name;
+    tenant_change_ = std::make_shared<const TenantChange>(std::move(pause));
+  }
   tenant_status_ = ok();
   tenant_began_ = now;
   handling_.set(InstanceId::kNone);
@@ -26,6 +34,7 @@ void GroupSteps::run_tenant() {
     tenant_status_ = due.error();
     return;
   }
+  if (tenant_drains_) actors_.drain_tenant(change.slot, tenant_began_);
   if (!*due) return;
   switch (change.kind) {
     case TenantChange::Kind::kJoin:
@@ -36,6 +45,7 @@ void GroupSteps::run_tenant() {
     case TenantChange::Kind::kResume:
       tenants.make(change, nullptr);
       tenant_status_ = actors_.notify(change.slot, change.kind, num_steps_.get(), tenant_began_);
+      if (change.kind == TenantChange::Kind::kStart) actors_.drain_late(change.slot, tenant_began_);
       return;
     case TenantChange::Kind::kLeave:
       tenant_status_ = leave(change);
@@ -115,7 +125,7 @@ void GroupSteps::complete_tenant(Time ended) {
   }
   const auto change = std::exchange(tenant_change_, nullptr);
   // If the group follows a record, the change was reported in the recorded run.
-  if (setup().step_source == nullptr)
+  if (setup().step_source == nullptr && !tenant_drains_)
     setup().executor->tenant_changed(setup().group, *change, std::exchange(tenant_status_, ok()));
 }
 

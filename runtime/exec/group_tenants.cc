@@ -70,10 +70,29 @@ void GroupTenants::undo_join(const TenantChange& change) {
   left_[change.slot] = change.tenancy;
 }
 
-bool GroupTenants::is_held(TenantSlot slot) const {
+bool GroupTenants::has_started(TenantSlot slot) const {
   const auto joined = joined_.find(slot);
-  if (joined == joined_.end()) return paused_.contains(slot);
-  return !joined->second.has_started || joined->second.is_paused;
+  return joined == joined_.end() || joined->second.has_started;
+}
+
+bool GroupTenants::is_paused(TenantSlot slot) const {
+  const auto joined = joined_.find(slot);
+  return joined == joined_.end() ? paused_.contains(slot) : joined->second.is_paused;
+}
+
+std::vector<TenantChange> GroupTenants::changes_of(TenantSlot only) const {
+  std::vector<TenantChange> changes;
+  for (const auto& tenant : tenants_) {
+    if (tenant == nullptr || (!only.is_none() && tenant->slot != only)) continue;
+    const auto add = [&](TenantChange::Kind kind) {
+      changes.push_back({kind, tenant->slot, tenant->tenancy, tenant->name, {}});
+    };
+    const bool has_joined = joined_.contains(tenant->slot);
+    if (has_joined) add(TenantChange::Kind::kJoin);
+    if (has_joined && has_started(tenant->slot)) add(TenantChange::Kind::kStart);
+    if (is_paused(tenant->slot)) add(TenantChange::Kind::kPause);
+  }
+  return changes;
 }
 
 void GroupTenants::save(GroupState& state) const {

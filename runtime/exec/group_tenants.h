@@ -50,8 +50,13 @@ class GroupTenants {
   void make(const TenantChange& change, std::shared_ptr<const Tenant> tenant);
   /// A join failed here: the slot is free as before, and its number counts as used.
   void undo_join(const TenantChange& change);
-  /// Whether sources of the slot give no task.
-  bool is_held(TenantSlot slot) const;
+  /// Whether every process has made the tenant's actors. Until then they make no work call, because
+  /// others may not know the tenant. True for free slots, "none" and the plan's tenants.
+  bool has_started(TenantSlot slot) const;
+  bool is_paused(TenantSlot slot) const;
+  /// The changes that a new actor must hear of again: kJoin, kStart and kPause of each slot. Those
+  /// of `only`, or of all slots if it is none.
+  std::vector<TenantChange> changes_of(TenantSlot only) const;
 
   /// Adds the slots in use, and those that were left.
   void save(GroupState& state) const;

@@ -31,6 +31,7 @@ struct Input {
   uint64_t generation = 0;  // for a timer: an older generation is ignored
   PeerEvent peer;           // for kPeer
   std::shared_ptr<const TenantChange> tenant_change;  // for kTenant
+  bool drains = false;     // for kTenant: kPause, and the slot's actors drain
   bool is_stored = false;  // for a message: it comes from a record and was not sent in this run
 };
 

@@ -96,6 +96,7 @@ SavedInput saved_input(const Input& input, std::span<const InLink> links) {
       break;
     case StepKind::kTenant:
       saved.tenant_change = *input.tenant_change;
+      saved.generation = input.drains ? 1 : 0;
       break;
     case StepKind::kWork:
     case StepKind::kDrain:

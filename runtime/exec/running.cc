@@ -136,7 +136,8 @@ void Running::prepare(Input&& input, uint64_t step, Time now) {
 void Running::prepare_work(uint64_t step, Time now, bool is_draining) {
   input_.kind = StepKind::kWork;
   is_draining_ = is_draining;
-  is_held_ = common_->tenants.is_held(instance_->tenant);
+  has_started_ = common_->tenants.has_started(instance_->tenant);
+  is_paused_ = common_->tenants.is_paused(instance_->tenant);
   begin(StepKind::kWork, step, now);
 }
 
@@ -205,9 +206,10 @@ Status Running::handle() {
 
 Status Running::work() {
   if (!contract_->works || (is_draining_ && contract_->is_source)) return ok();
+  if (!has_started_) return ok();
   // The work of one that asks outside also takes answers for rollouts in flight, so that actor
   // holds its tasks back itself.
-  if (is_held_ && contract_->is_source && !contract_->asks_outside) return ok();
+  if (is_paused_ && contract_->is_source && !contract_->asks_outside) return ok();
   ASSIGN_OR_RETURN(wants_more_work_, actor_->work());
   return ok();
 }

@@ -207,7 +207,8 @@ class Running final : public Services, public OutputSink, public Resources {
   Status status_;
   bool wants_more_work_ = false;
   bool is_draining_ = false;
-  bool is_held_ = false;              // the slot waits for its start or is paused
+  bool has_started_ = true;           // the slot's tenant; of a shared actor true
+  bool is_paused_ = false;            // the slot's tenant
   std::vector<int64_t> num_emitted_;  // by output
   bool stops_on_error_ = false;       // is never reset
 
