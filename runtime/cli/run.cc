@@ -175,6 +175,7 @@ Prepared prepare(RunArguments arguments) {
   if (arguments.graph.file.empty()) arguments.graph.file = prepared.resume.graph_file.string();
   const bool continues = arguments.place.out.empty() && !prepared.resume.run_folder.empty();
   arguments.serves = arguments.serves || (continues && was_served(prepared.resume.run_folder));
+  prepared.resume.is_served = arguments.serves;
   if (arguments.graph.file.empty())
     return refuse(error(Code::kInvalid, "a GRAPH to run is needed"), kExitBadCommandLine);
   prepared.plan = load_or_complain(arguments.graph);

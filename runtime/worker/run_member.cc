@@ -40,7 +40,9 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
     }
     say_(Payload::of(std::move(said)));
   };
-  setup_.events.tenant_changed = [this](const TenantChange& change, const Status& status) {
+  setup_.events.tenant_changed = [this, heard = std::move(setup_.events.tenant_changed)](
+                                     const TenantChange& change, const Status& status) {
+    if (heard) heard(change, status);
     tenant_changed(change, status);
   };
   setup_.events.tenant_drained = [this](TenantSlot slot) { tenant_drained(slot); };

@@ -41,7 +41,8 @@ class RunMember {
   /// is gone earlier.
   static constexpr Duration kStartLeftMax = Duration::seconds(10);
 
-  /// `executor.others` is set here. `connections` are already open and must stay valid while the
+  /// `executor.others` is set here; `executor.events.tenant_changed` is called before the answer is
+  /// sent. `connections` are already open and must stay valid while the
   /// member exists; obey() connects them. Null: the process is the whole run.
   RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say);
   ~RunMember();
