@@ -166,6 +166,31 @@ TEST(AWritingLearnerOfAClient, HasTheHalvesAndSavesNoOpenGradients) {
   EXPECT_FALSE(learner->has_open_gradients(kOne));
 }
 
+TEST(AWritingLearnerOfAClient, TellsOfGradientsThatNoStepUses) {
+  int num_told = 0;
+  const auto learner =
+      make_writing_learner(make_scripted_learner({}).value(), [&num_told](TenantSlot tenant) {
+        EXPECT_EQ(tenant, kOne);
+        ++num_told;
+      });
+  LossBatch batch;
+  batch.tenant = kOne;
+  batch.loss = tinker_loss("cross_entropy", {}).value();
+  batch.data = {{.tokens = {1, 2, 3}, .targets = {2, 3, 4}}};
+  learner->discard(kOne);
+  EXPECT_EQ(num_told, 0) << "none were open";
+  ASSERT_TRUE(learner->accumulate(batch, nullptr).ok());
+  EXPECT_TRUE(learner->apply(kOne, {}).ok());
+  EXPECT_EQ(num_told, 0) << "a step used them";
+  ASSERT_TRUE(learner->accumulate(batch, nullptr).ok());
+  learner->discard(kOne);
+  EXPECT_EQ(num_told, 1);
+  ASSERT_TRUE(learner->accumulate(batch, nullptr).ok());
+  EXPECT_FALSE(learner->accumulate(batch, [] { return true; }).ok());
+  EXPECT_FALSE(learner->has_open_gradients(kOne));
+  EXPECT_EQ(num_told, 2) << "a call that is stopped discards all";
+}
+
 TEST_F(AWritingLearner, MakesNoSecondCopyOfATenantWhileOneIsWritten) {
   ASSERT_TRUE(learner->begin_save(to("a")).ok());
   story.wait_for("begins a");
