@@ -22,6 +22,7 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/hosted_tenants.h"
 #include "runtime/worker/lost_device.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
@@ -353,6 +354,7 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
   setup.cuts = cuts_.get();
+  host_tenants(*plan_, setup, process_services);
   RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   member_ = &member;

@@ -58,11 +58,13 @@ class WritingLearner final : public Learner {
   /// has ended while it is being written again.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     wait_for_save(tenant);
+    const Watch end(*this, tenant);
     return learner_->load(tenant, folder);
   }
   Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
                       const std::filesystem::path& others) override {
     wait_for_save(tenant);
+    const Watch end(*this, tenant);
     return learner_->load_weights(tenant, folder, others);
   }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
