@@ -43,7 +43,7 @@ class LearnerTenants : public ::testing::TestWithParam<TenantsUnderTest> {
   static constexpr TenantSlot kStays{0}, kComes{1};
   static bool never() { return false; }
 
-  /// What a tenant of the slot trains; `use` tells those of one slot apart.
+  /// The training of a tenant of the slot; `use` tells those of one slot apart.
   static AdapterTraining training(TenantSlot tenant, uint64_t use = 0) {
     AdapterTraining made;
     made.tenant = tenant;
