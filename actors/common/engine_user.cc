@@ -115,6 +115,10 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
     snapshot = weights_->fetch(key, answer.version);
   }
   if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return kWeightsRetry;
+  if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound && is_forgotten(key)) {
+    coming_.erase(key);
+    return std::nullopt;
+  }
   if (snapshot.ok()) {
     const auto num_tensors = apply(*snapshot, coming);
     if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
@@ -138,6 +142,11 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
       answer.others.push_back({adapter_in_message(other), version});
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;
+}
+
+/// The publisher dropped the snapshot from the channel, and the update with the drop is on its way.
+bool EngineUser::is_forgotten(WeightsKey key) const {
+  return key.is_snapshot() && weights_->newest(key).is_none();
 }
 
 Result<std::optional<uint64_t>> EngineUser::apply(

@@ -4,7 +4,8 @@
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
 /// Every version that an update names and that is new here is answered with one PolicyApplied, also
-/// when it fails; the version of the update itself always. While it waits for its bytes, or until
+/// when it fails; the version of the update itself always. A snapshot that the channel has
+/// forgotten is not answered. While it waits for its bytes, or until
 /// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
 /// other. One handler call applies at most one of them. A snapshot that an update drops, or no
 /// longer names, is dropped from the channel at once, and later requests for it are refused.
@@ -83,6 +84,7 @@ class EngineUser : public Actor {
   /// Applies the update of `key` and answers it. Empty when it was answered, else how long to wait
   /// before the next try.
   std::optional<Duration> take(WeightsKey key);
+  bool is_forgotten(WeightsKey key) const;
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 
