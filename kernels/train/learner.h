@@ -11,6 +11,9 @@
 /// A step has two halves, which a client may ask for one by one: accumulate() adds to the gradients
 /// of its tenant, apply() updates the weights by them. Between the two the gradients are open: no
 /// checkpoint has them (docs/design/client-steps.md).
+///
+/// A tenant may leave and another join in its slot, between two calls and between two passes of the
+/// others' steps (docs/design/hosted.md).
 #pragma once
 
 #include <cstdint>
@@ -36,6 +39,8 @@
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
+
+struct AdapterTraining;  // adapter_training.h
 
 /// One trajectory (or one branch of it) as the loss uses it.
 struct TrainSample {
@@ -261,6 +266,12 @@ class Learner : public Resource, public LateAnswers {
   void set_wake(std::function<void()> wake) override { (void)wake; }
   /// Restores what save() wrote, for any tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
+  /// The weights of `folder` with the optimizer, schedule and random state of `others`; save()
+  /// wrote both for this tenant; they may be one folder. All or nothing. For clients, within a run:
+  /// a record has how it ended. The default loads a folder of links to the files of both, which it
+  /// makes beside `folder` and removes again.
+  virtual Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                              const std::filesystem::path& others);
   /// Runs a step of one of several tenants pass by pass, when the tenant is next (learner_turns.h):
   /// call it with the same batch in every work call until it returns a result. If a pass is due,
   /// the first caller runs it for all chosen tenants. The others get their results when they call,
@@ -276,6 +287,18 @@ class Learner : public Resource, public LateAnswers {
   /// The tenant has no batch, or no longer; allowed at any time between work calls. If its
   /// accumulate() was not finished, its open gradients are discarded.
   virtual void leave_queue(TenantSlot tenant);
+  /// A tenant joins in a free slot. Its adapter, optimizer, schedule, clip and loss have the bits
+  /// of a learner that was made with it; so an end_tenant() before it starts a tenant anew. All or
+  /// nothing: kExists if the slot is in use, kNotFound if the learner has no such slot, kInvalid if
+  /// rank or targets are beyond what it was made for or the rules are not valid. The default
+  /// refuses.
+  virtual Status begin_tenant(const AdapterTraining& tenant);
+  /// The tenant leaves: drops its adapter, optimizer and open gradients, its unfinished step, and
+  /// its place in the queue, and forgets what it was served. A save that is being written ends
+  /// first; one that has not begun is cancelled. Later calls for the slot are refused (kNotFound)
+  /// until the next begin_tenant(). A slot that is free is ignored; whole weights belong to no
+  /// tenant, and stay.
+  virtual void end_tenant(TenantSlot tenant);
   /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
   /// tenants share.
   void share_out(const std::vector<double>& shares, int64_t tokens_max) {

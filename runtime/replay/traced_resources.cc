@@ -26,7 +26,7 @@ std::string_view kind_of(const Plan& plan, int32_t index) {
 /// that were opened under a version which every engine had applied.
 size_t versions_kept(const Plan& plan, int32_t channel) {
   int64_t most = 0;
-  for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
+  for (const Tenant& tenant : plan.all_slots()) most = std::max(most, tenant.max_off_policy_steps);
   const auto& options = plan.resources[static_cast<size_t>(channel)].options;
   most += static_cast<const WeightChannelOptions*>(options.get())->versions_max;
   return static_cast<size_t>(most) + 2;
@@ -130,9 +130,9 @@ Result<std::map<TenantSlot, TenantProgress>> progress_of(const Plan& plan,
     if (kind_of(plan, group.resources[i]) != Learner::kResourceKind) continue;
     ASSIGN_OR_RETURN(const auto progress, read_state<LearnerProgress>(state.resources[i]));
     for (const auto& [tenant, reached] : progress.tenants) {
-      if (tenant.is_none() || tenant.index() >= plan.tenants.size())
+      if (tenant.is_none() || tenant.index() >= plan.num_slots())
         return error(Code::kCorrupt, "the state of a learner names tenant {} of {}", tenant,
-                     plan.tenants.size());
+                     plan.num_slots());
       all[tenant] = reached;
     }
   }
@@ -158,16 +158,20 @@ Result<std::vector<TenantSlot>> open_tenants_of(const Plan& plan, const GroupSta
 
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts) {
-  std::vector<int64_t> steps(plan.tenants.size(), 0);
+  std::vector<int64_t> steps(plan.num_slots(), 0);
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (plan.resources[i].kind != Learner::kResourceKind) continue;
     const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
     if (const GroupState* state = cuts.state_of(owner)) {
       ASSIGN_OR_RETURN(const auto before, learner_steps_of(plan, *state));
-      for (const auto& [tenant, taken] : before) steps[tenant.index()] += taken;
+      for (const auto& [tenant, taken] : before)
+        if (!tenant.is_none() && tenant.index() < steps.size()) steps[tenant.index()] += taken;
     }
-    for (const auto& [tenant, taken] : num_recorded_steps(trace, owner, cuts.first_step(owner)))
-      if (!tenant.is_none() && tenant.index() < steps.size()) steps[tenant.index()] += taken;
+    for (const auto& [tenant, after] : recorded_progress(trace, owner, cuts.first_step(owner))) {
+      if (tenant.is_none() || tenant.index() >= steps.size()) continue;
+      int64_t& taken = steps[tenant.index()];
+      taken = after.num_steps + (after.num_begins == 0 ? taken : 0);
+    }
   }
   return steps;
 }
@@ -176,8 +180,8 @@ namespace {
 
 /// " of tenant 'a'" if there are several tenants.
 std::string of_tenant(const Plan& plan, TenantSlot tenant) {
-  if (plan.tenants.size() == 1) return {};
-  return fmt::format(" of tenant '{}'", plan.tenants[tenant.index()].name);
+  if (plan.num_slots() == 1) return {};
+  return fmt::format(" of tenant '{}'", plan.in_slot(tenant).name);
 }
 
 /// Nothing outside is started before the run resumes.
@@ -242,6 +246,11 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.next = next;
       setup.is_live = is_live;
       setup.points = points;
+      setup.points.resize(plan.num_slots());
+      for (const auto& [tenant, after] :
+           recorded_progress(recovery.trace(), owner, recovery.cuts().first_step(owner)))
+        if (!tenant.is_none() && tenant.index() < setup.points.size())
+          setup.points[tenant.index()].num_begins = after.num_begins;
       setup.tolerance = tolerance_of(plan);
       setup.publish = [channel_of, &plan](TenantSlot tenant, const WeightSnapshot& weights) {
         const AdapterId adapter(plan.in_slot(tenant).tenancy);
@@ -271,6 +280,7 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
   setup.points = std::move(points);
+  setup.points.resize(plan.num_slots());
   setup.writes_files = writes_files;
   setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
   setup.on_divergence = [&answers, owner](std::string what) {
@@ -281,8 +291,8 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
 
 /// All steps of `only` are computed and those of other tenants are not; of all tenants without it.
 std::vector<RecoveryPoint> points_of(const Plan& plan, std::optional<TenantSlot> only) {
-  std::vector<RecoveryPoint> points(plan.tenants.size());
-  if (only) points.assign(plan.tenants.size(), never_computed());
+  std::vector<RecoveryPoint> points(plan.num_slots());
+  if (only) points.assign(plan.num_slots(), never_computed());
   if (only) points[only->index()] = {};
   return points;
 }
