@@ -123,7 +123,7 @@ class World {
   void pass_time() {
     for (const auto& pair : pairs)
       for (NodeRunnerCore* actor : pair->actors())
-        ASSERT_TRUE(actor->advance(Duration::milliseconds(1)).ok());
+        ASSERT_TRUE(actor->advance(Duration::milliseconds(1)).ok() && actor->run_work().ok());
     collect();
   }
   NodeRunnerCore& actor_of(InstanceId engine) {
