@@ -1,16 +1,20 @@
 #include "runtime/control/fork.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
 
 #include "graph/base/counted.h"
+#include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "graph/tenancies.h"
 #include "runtime/control/launch.h"
 #include "runtime/control/stop_signals.h"
 #include "runtime/program/programs.h"
+#include "runtime/replay/forked_graph.h"
 #include "runtime/replay/remade_checkpoint.h"
 #include "runtime/wire/wire_message.h"
 
@@ -32,7 +36,27 @@ Duration remake_max(int64_t num_steps) {
 }
 
 fs::path source_folder(const ResumeChoice& choice, const Plan& plan, const Tenant& tenant) {
-  return checkpoints_folder(choice.fork_of, tenancy_name(tenant), plan.layout_tenants());
+  Tenant then = tenant;
+  if (const auto joined = choice.fork_tenancies.find(tenant.name);
+      joined != choice.fork_tenancies.end())
+    then.tenancy = joined->second;
+  return checkpoints_folder(choice.fork_of, tenancy_name(then), plan.layout_tenants());
+}
+
+/// Writes the graph of the fork into a file of its own, because the other run is not changed.
+Status make_graph_file(const std::string& text, ResumeChoice& choice) {
+  std::string pattern = (fs::temp_directory_path() / "primerl-fork-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    return error(Code::kUnavailable, "a folder for the graph of the fork cannot be made in '{}'",
+                 fs::temp_directory_path().string());
+  choice.made_graph_file =
+      std::shared_ptr<const fs::path>(new fs::path(pattern), [](const fs::path* folder) {
+        std::error_code ignored;
+        fs::remove_all(*folder, ignored);
+        delete folder;
+      });
+  choice.graph_file = fs::path(pattern) / "graph.resolved.toml";
+  return system_files().write_file(choice.graph_file, text);
 }
 
 /// Why a tenant has no checkpoint of the step.
@@ -196,6 +220,11 @@ Result<ResumeChoice> read_fork(const std::string& fork) {
   if (missing || !fs::exists(choice.fork_of / "run.json", missing))
     return error(Code::kNotFound, "--fork: '{}' is no run folder", fork.substr(0, at));
   choice.graph_file = choice.fork_of / "graph.resolved.toml";
+  auto forked = forked_graph(choice.fork_of, choice.fork_step);
+  if (!forked.ok()) return Error(forked.error()).while_doing("--fork");
+  choice.fork_tenancies = std::move(forked->tenancies);
+  choice.notes = std::move(forked->notes);
+  if (!forked->text.empty()) RETURN_IF_ERROR(make_graph_file(forked->text, choice));
   return choice;
 }
 

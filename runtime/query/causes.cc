@@ -228,7 +228,7 @@ std::string to_text(const Trace& trace, const Chain& chain) {
       continue;
     }
     text += fmt::format("{}{}  {}  at {} s", indent, step_name(trace, entry.step),
-                        input_text(trace.catalog(), entry.step),
+                        input_text(trace, entry.step),
                         time_text(trace.catalog(), entry.step.began));
     if (entry.step.kind == StepKind::kMessage)
       text += fmt::format("  {}", trace.catalog().types[entry.step.type].name);

@@ -6,6 +6,7 @@
 #include "runtime/query/request_spans.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/read/summary.h"
+#include "runtime/trace/read/tenant_uses.h"
 
 namespace primerl {
 namespace {
@@ -90,7 +91,7 @@ class ChromeWriter {
   void add_slice(const TraceStep& step) {
     const bool is_message = step.kind == StepKind::kMessage;
     const std::string name =
-        is_message ? catalog_.links[step.link.index()].input : input_text(catalog_, step);
+        is_message ? catalog_.links[step.link.index()].input : input_text(trace_, step);
     const std::string category =
         is_message ? catalog_.types[step.type].name : std::string(to_string(step.kind));
     std::string facts = "\"step\":" + json_text(step_name(trace_, step));
@@ -151,11 +152,10 @@ class ChromeWriter {
     for (const VersionMark& mark : trace_.summary().versions) {
       const Time at = Time::from_nanoseconds(mark.at_ns);
       if (at < options_.from || at > options_.to) continue;
-      add(fmt::format(R"({{"ph":"C","name":{},"pid":1,"ts":{},"args":{{"version":{}}}}})",
-                      json_text("policy " + (mark.tenant < catalog_.tenants.size()
-                                                 ? catalog_.tenants[mark.tenant]
-                                                 : std::string("?"))),
-                      micros(mark.at_ns), mark.version));
+      add(fmt::format(
+          R"({{"ph":"C","name":{},"pid":1,"ts":{},"args":{{"version":{}}}}})",
+          json_text("policy " + trace_.tenants().label(TenantSlot(mark.tenant), mark.tenancy)),
+          micros(mark.at_ns), mark.version));
     }
   }
 

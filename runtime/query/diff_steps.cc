@@ -5,6 +5,7 @@
 #include "graph/base/counted.h"
 #include "runtime/query/diff_parts.h"
 #include "runtime/trace/read/index.h"
+#include "runtime/trace/tenant_note.h"
 
 namespace primerl {
 namespace {
@@ -94,6 +95,36 @@ std::optional<GroupDifference> emission_difference(const Pair& pair, const Trace
       fmt::format("it stored {} in a, {} in b", counted(keys_a.size(), "message"), keys_b.size()));
 }
 
+/// `b` has the numbers of a, except its group. Only b names the tenant of an event of b.
+std::string b_text(const Pair& pair, const TraceStep& b) {
+  if (b.kind != StepKind::kTenant) return input_text(pair.a, b);
+  const auto step = pair.b.step(b.group, b.step);
+  return step ? input_text(pair.b, *step) : "an event of a tenant";
+}
+
+std::optional<TenantChange> change_of(const Trace& trace, GroupId group, uint64_t step) {
+  std::optional<TenantChange> change;
+  trace.visit_notes(group, step, [&](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
+    if (kind != NoteKind::kTenant) return;
+    if (auto read = read_tenant_note(bytes); read.ok()) change = *std::move(read);
+  });
+  return change;
+}
+
+/// The same change of a slot: by another tenant, or with another table.
+GroupDifference tenant_difference(const Pair& pair, const TraceStep& a, const TraceStep& b) {
+  const auto in_a = change_of(pair.a, a.group, a.step);
+  const auto in_b = change_of(pair.b, b.group, b.step);
+  if (!in_a || !in_b || in_a->name != in_b->name || a.tenant != b.tenant)
+    return difference(DifferenceKind::kContent, a,
+                      fmt::format("{} in a, {} in b", input_text(pair.a, a), b_text(pair, b)));
+  auto found = difference(DifferenceKind::kContent, a,
+                          fmt::format("{} with another table in b", input_text(pair.a, a)));
+  found.details = option_differences(in_a->table, in_b->table);
+  if (found.details.size() > kDetailsMax) found.details.resize(kDetailsMax);
+  return found;
+}
+
 std::optional<GroupDifference> input_difference(const Pair& pair, const TraceStep& a,
                                                 const TraceStep& b) {
   const TraceCatalog& catalog = pair.a.catalog();
@@ -101,15 +132,16 @@ std::optional<GroupDifference> input_difference(const Pair& pair, const TraceSte
                           a.incarnation == b.incarnation && a.sequence == b.sequence &&
                           a.subject == b.subject;
   if (!same_input) {
-    TraceStep shown = b;
-    if (shown.kind == StepKind::kMessage && shown.link.is_none())
+    if (b.kind == StepKind::kMessage && b.link.is_none())
       return difference(
           DifferenceKind::kOrder, a,
-          fmt::format("it handled {} in a, something a has not in b", input_text(catalog, a)));
-    return difference(DifferenceKind::kOrder, a,
-                      fmt::format("it handled {} in a, {} in b", input_text(catalog, a),
-                                  input_text(catalog, shown)));
+          fmt::format("it handled {} in a, something a has not in b", input_text(pair.a, a)));
+    return difference(
+        DifferenceKind::kOrder, a,
+        fmt::format("it handled {} in a, {} in b", input_text(pair.a, a), b_text(pair, b)));
   }
+  if (a.kind == StepKind::kTenant && (a.tenant != b.tenant || a.payload_check != b.payload_check))
+    return tenant_difference(pair, a, b);
   if (a.kind == StepKind::kCommand && a.payload_check != b.payload_check)
     return difference(DifferenceKind::kContent, a, "it was given a command with another content");
   if (a.kind != StepKind::kMessage) return std::nullopt;
@@ -193,7 +225,7 @@ std::optional<GroupDifference> end_difference(const Pair& pair, GroupId group, u
   if (next)
     found.details.push_back(
         fmt::format("the next one in {} is {}", a_is_shorter ? "b" : "a",
-                    input_text(pair.a.catalog(), a_is_shorter ? pair.in_a(*next) : *next)));
+                    a_is_shorter ? b_text(pair, pair.in_a(*next)) : input_text(pair.a, *next)));
   return found;
 }
 
@@ -226,10 +258,9 @@ MessageKey Pair::in_b(MessageKey key) const {
 std::optional<GroupDifference> step_difference(const Pair& pair, const TraceStep& a,
                                                const TraceStep& b) {
   if (auto found = input_difference(pair, a, b)) return found;
-  const TraceCatalog& catalog = pair.a.catalog();
   if ((a.flags & kOutcomeFlags) != (b.flags & kOutcomeFlags))
     return difference(DifferenceKind::kOutcome, a,
-                      fmt::format("the handler of {} {} in a, {} in b", input_text(catalog, a),
+                      fmt::format("the handler of {} {} in a, {} in b", input_text(pair.a, a),
                                   a.is_failed() ? "failed" : "succeeded",
                                   b.is_failed() ? "failed" : "succeeded"));
   if (auto found = emission_difference(pair, a, b)) return found;

@@ -50,7 +50,7 @@ void RequestSpans::write(const Open& open, const Ending& ending) {
   const Time begin = ways_.sent_at(entry);
   const Time end = std::max(begin, ending.at);
   Json facts = Json::object();
-  if (!entry.tenant.is_none()) facts.set("tenant", catalog_.tenants[entry.tenant.index()]);
+  if (!entry.tenant.is_none()) facts.set("tenant", tenant_text(trace_, entry));
   set_if(facts, "request", open.facts.request ? open.facts.request : number_of(entry));
   set_if(facts, "session", open.facts.session);
   set_if(facts, "attempt", open.facts.attempt);
@@ -125,9 +125,8 @@ void RequestSpans::write_turn(const Open& open, const Ending& ending, Time begin
 }
 
 RequestSpans::Track RequestSpans::track_of(const Rollout& rollout) const {
-  return {"rollout",
-          fmt::format("{}/{}", catalog_.tenants[rollout.name.first], rollout.name.second),
-          rollout.process, rollout.instance};
+  return {"rollout", fmt::format("{}/{}", rollout.tenant, rollout.name.second), rollout.process,
+          rollout.instance};
 }
 
 RequestSpans::Rollout& RequestSpans::rollout_of(const Named& name, const TraceStep& entry,
@@ -139,6 +138,7 @@ RequestSpans::Rollout& RequestSpans::rollout_of(const Named& name, const TraceSt
   while (rollouts_.size() >= options_.rollouts_max) end_rollout(rollouts_.begin());
   Rollout rollout;
   rollout.name = name;
+  rollout.tenant = tenant_text(trace_, entry);
   rollout.instance = catalog_.links[entry.link.index()].sender;
   rollout.process = catalog_.groups[catalog_.instances[rollout.instance].group].process;
   rollout.ended = begin;
@@ -147,7 +147,7 @@ RequestSpans::Rollout& RequestSpans::rollout_of(const Named& name, const TraceSt
   rollouts_.push_back(std::move(rollout));
   by_name_[name] = std::prev(rollouts_.end());
   const Json facts =
-      Json::object().set("tenant", catalog_.tenants[name.first]).set("session", name.second);
+      Json::object().set("tenant", rollouts_.back().tenant).set("session", name.second);
   edge("b", track_of(rollouts_.back()), "rollout", begin, &facts);
   return rollouts_.back();
 }

@@ -58,6 +58,7 @@ class RequestSpans {
   using OpenRequests = std::map<StepKey, Open>;
   struct Rollout {
     Named name;
+    std::string tenant;  // "alice", of a later use of the name "alice~2"
     uint32_t process = 0, instance = 0;
     Time ended;                // end of its last span so far
     int64_t num_turns = 0;     // number of finished turns

@@ -6,6 +6,7 @@
 #include "graph/base/counted.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/frames.h"
+#include "runtime/trace/read/tenant_uses.h"
 #include "runtime/trace/schema.h"
 
 namespace primerl {
@@ -90,9 +91,12 @@ class Samples {
     if (!payload.ok() || step.tenant.is_none() || !schemas_[payload->type]) return;
     const auto carried = body_versions(*schemas_[payload->type], payload->body, payload->blobs);
     if (!carried.ok() || carried->empty()) return;
+    const TenantUse* use = trace_.tenants().at(step.group, step.step, step.tenant);
+    const uint32_t tenancy = use == nullptr ? 0 : use->tenancy;
     int64_t newest = 0;
     for (const VersionMark& mark : versions_)
-      if (mark.tenant == step.tenant.value && mark.at_ns <= step.began.to_nanoseconds())
+      if (mark.tenant == step.tenant.value && mark.tenancy == tenancy &&
+          mark.at_ns <= step.began.to_nanoseconds())
         newest = std::max(newest, mark.version);
     lags_.push_back(newest - *std::ranges::min_element(*carried));
   }
@@ -336,6 +340,7 @@ TraceStat stat_trace(const Trace& trace) {
     add(group.others, kinds[static_cast<size_t>(StepKind::kDrain)]);
     add(group.others, kinds[static_cast<size_t>(StepKind::kPeer)]);
     add(group.others, kinds[static_cast<size_t>(StepKind::kCommand)]);
+    add(group.others, kinds[static_cast<size_t>(StepKind::kTenant)]);
     stat.groups.push_back(std::move(group));
   }
   stat.versions = summary.versions;
@@ -355,7 +360,7 @@ TraceStat stat_trace(const Trace& trace, const StepFilter& filter) {
   });
   counts.tell(stat);
   for (const VersionMark& mark : summary.versions)
-    if (filter.takes_tenant(TenantSlot(mark.tenant))) stat.versions.push_back(mark);
+    if (filter.takes_tenant(TenantSlot(mark.tenant), mark.tenancy)) stat.versions.push_back(mark);
   stat.replay = replay_text(trace, stat.replays_from_start);
   return stat;
 }
@@ -380,11 +385,11 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
   for (const auto& edge : stat.edges) text += edge_line(edge);
   if (!stat.versions.empty()) {
     text += "\n";
-    std::map<uint32_t, const VersionMark*> newest;
-    for (const VersionMark& mark : stat.versions) newest[mark.tenant] = &mark;
+    std::map<std::pair<uint32_t, uint32_t>, const VersionMark*> newest;
+    for (const VersionMark& mark : stat.versions) newest[{mark.tenant, mark.tenancy}] = &mark;
     for (const auto& [tenant, mark] : newest)
       text += fmt::format("  policy of '{}': version {}, first seen at {} s\n",
-                          tenant < catalog.tenants.size() ? catalog.tenants[tenant] : "?",
+                          trace.tenants().label(TenantSlot(tenant.first), tenant.second),
                           mark->version, time_text(catalog, Time::from_nanoseconds(mark->at_ns)));
   }
   return text;
@@ -409,8 +414,7 @@ Json to_json(const Trace& trace, const TraceStat& stat) {
   for (const VersionMark& mark : stat.versions)
     versions.push_back(
         Json::object()
-            .set("tenant",
-                 mark.tenant < catalog.tenants.size() ? catalog.tenants[mark.tenant] : "?")
+            .set("tenant", trace.tenants().label(TenantSlot(mark.tenant), mark.tenancy))
             .set("version", mark.version)
             .set("seconds", seconds_of(catalog, Time::from_nanoseconds(mark.at_ns))));
   return Json::object()

@@ -5,8 +5,8 @@
 
 #include "graph/base/counted.h"
 #include "graph/base/suggest.h"
-#include "graph/tenant.h"
 #include "runtime/query/step_text.h"
+#include "runtime/trace/read/tenant_uses.h"
 
 namespace primerl {
 namespace {
@@ -202,6 +202,15 @@ Status StepFilter::choose_links(const TraceCatalog& catalog,
   return ok();
 }
 
+Status StepFilter::choose_tenants(const TenantUses& uses, const std::vector<std::string>& wanted) {
+  has_tenants_ = !wanted.empty();
+  for (const auto& name : wanted) {
+    ASSIGN_OR_RETURN(const auto named, uses.named(name, "this trace"));
+    for (const TenantUse* use : named) tenants_.emplace(use->slot, use->tenancy);
+  }
+  return ok();
+}
+
 Status StepFilter::choose_fields(const TraceCatalog& catalog, const StepQuery& query) {
   for (const auto& text : query.fields) {
     ASSIGN_OR_RETURN(FieldMatch match, FieldMatch::parse(text));
@@ -233,9 +242,7 @@ Result<StepFilter> StepFilter::make(const Trace& trace, const StepQuery& query) 
   for (const auto& type : catalog.types) types.push_back(type.name);
   for (const auto& name : query.types)
     if (!mark(filter.types_, types, name)) return unknown("message type", name, types);
-  for (const auto& name : query.tenants)
-    if (!mark(filter.tenants_, catalog.tenants, name))
-      return unknown_tenant(name, catalog.tenants, "this trace");
+  RETURN_IF_ERROR(filter.choose_tenants(trace.tenants(), query.tenants));
   RETURN_IF_ERROR(filter.choose_fields(catalog, query));
   if (query.steps) {
     ASSIGN_OR_RETURN(const StepRange range, parse_step_range(*query.steps));
@@ -269,7 +276,11 @@ StepFilter::Verdict StepFilter::matches(const Trace& trace, const TraceStep& ste
   const bool is_message = step.kind == StepKind::kMessage;
   if (!links_.empty() && (!is_message || !links_[step.link.index()])) return Verdict::kNo;
   if (!types_.empty() && (!is_message || !types_[step.type])) return Verdict::kNo;
-  if (!tenants_.empty() && !takes_tenant(tenant_of(trace.catalog(), step))) return Verdict::kNo;
+  if (has_tenants_) {
+    const TenantUse* use =
+        trace.tenants().at(step.group, step.step, tenant_of(trace.catalog(), step));
+    if (use == nullptr || !takes_tenant(use->slot, use->tenancy)) return Verdict::kNo;
+  }
   if (fields_.empty()) return Verdict::kYes;
   if (!is_message || !may_match_[step.type]) return Verdict::kNo;
   const auto message = input_json(trace, step);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct StepQuery {
   std::vector<std::string> nodes = {};  // nodes, instances or groups
   std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
   std::vector<std::string> types = {};  // message types
-  std::vector<std::string> tenants = {};  // the tenant of the input message, or else of the actor
+  /// The tenant of the input message, or else of the actor: "alice", or "alice~2" for one use of
+  /// the name.
+  std::vector<std::string> tenants = {};
   std::vector<std::string> fields = {};   // "reward>0.5", "kv.id=7"; a name without dots matches at
                                           // any depth
   std::optional<uint64_t> session = {};   // a field `session` or `trajectory`, at any depth
@@ -55,16 +58,19 @@ class StepFilter {
   /// stored.
   enum class Verdict { kNo, kYes, kUnknown };
   Verdict matches(const Trace& trace, const TraceStep& step) const;
-  bool takes_tenant(TenantSlot tenant) const {
-    return tenants_.empty() || (!tenant.is_none() && tenants_[tenant.index()]);
+  bool takes_tenant(TenantSlot slot, uint32_t tenancy) const {
+    return !has_tenants_ || tenants_.contains({slot, tenancy});
   }
 
  private:
   Status choose_nodes(const TraceCatalog& catalog, const std::vector<std::string>& wanted);
   Status choose_links(const TraceCatalog& catalog, const std::vector<std::string>& wanted);
+  Status choose_tenants(const TenantUses& uses, const std::vector<std::string>& wanted);
   Status choose_fields(const TraceCatalog& catalog, const StepQuery& query);
 
-  std::vector<bool> instances_, groups_, links_, types_, tenants_;  // empty = all
+  std::vector<bool> instances_, groups_, links_, types_;  // empty = all
+  bool has_tenants_ = false;                              // else all
+  std::set<std::pair<TenantSlot, uint32_t>> tenants_;     // with the number of the use
   /// All inner lists must match; within one, one match is enough.
   std::vector<std::vector<FieldMatch>> fields_;
   std::vector<bool> may_match_;  // by type: whether its schema has all fields

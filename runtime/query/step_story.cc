@@ -5,6 +5,7 @@
 #include "graph/base/counted.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/command_note.h"
+#include "runtime/trace/tenant_note.h"
 
 namespace primerl {
 namespace {
@@ -36,6 +37,32 @@ Json command_json(const NondeterministicInput& note) {
                             content.ok() ? *content : Json(content.error().message()));
 }
 
+/// {"kind": "join", "slot": 1, "number": 2, "name": "alice", "table": "[tenant.alice]..."}
+Json tenant_json(const NondeterministicInput& note) {
+  const auto change = read_tenant_note(note.bytes);
+  if (!change.ok()) return change.error().message();
+  return Json::object()
+      .set("kind", to_string(change->kind))
+      .set("slot", change->slot.value)
+      .set("number", change->tenancy)
+      .set("name", change->name)
+      .set("table", change->table);
+}
+
+/// The table of a join, line by line.
+std::string tenant_note_text(const NondeterministicInput& note) {
+  const auto change = read_tenant_note(note.bytes);
+  if (!change.ok()) return "DAMAGED: " + change.error().message();
+  std::string text = fmt::format("tenant '{}', number {}", change->name, change->tenancy);
+  std::string_view left = change->table;
+  while (!left.empty()) {
+    const size_t end = std::min(left.find('\n'), left.size());
+    text += fmt::format("\n    {}", left.substr(0, end));
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return text;
+}
+
 std::string note_text(const NondeterministicInput& note) {
   switch (note.kind) {
     case NoteKind::kRoom:
@@ -48,6 +75,8 @@ std::string note_text(const NondeterministicInput& note) {
       return fmt::format("a resource answered {} bytes", note.bytes.size());
     case NoteKind::kCommand:
       return fmt::format("command {}", command_json(note).dump());
+    case NoteKind::kTenant:
+      return tenant_note_text(note);
     case NoteKind::kEngineResume:
       return "the run was resumed: an engine began anew with what was unfinished";
   }
@@ -67,6 +96,8 @@ Json note_json(const NondeterministicInput& note) {
       return json.set("resource_bytes", static_cast<uint64_t>(note.bytes.size()));
     case NoteKind::kCommand:
       return json.set("command", command_json(note));
+    case NoteKind::kTenant:
+      return json.set("tenant", tenant_json(note));
     case NoteKind::kEngineResume:
       return json.set("engine_resume_bytes", static_cast<uint64_t>(note.bytes.size()));
   }

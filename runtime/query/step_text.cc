@@ -1,11 +1,12 @@
 #include "runtime/query/step_text.h"
 
+#include "runtime/trace/read/tenant_uses.h"
+
 namespace primerl {
 namespace {
 
-std::string tenant_name(const TraceCatalog& catalog, TenantSlot tenant) {
-  return tenant.is_none() ? "" : catalog.tenants[tenant.index()];
-}
+/// "joins slot 1"; the index is a TenantChange::Kind.
+constexpr std::string_view kChanges[] = {"joins", "starts in", "pauses in", "goes on in", "leaves"};
 
 std::string flags_text(const TraceStep& step) {
   std::string text;
@@ -37,7 +38,12 @@ std::string time_text(const TraceCatalog& catalog, Time time) {
   return fmt::format("{:.6f}", seconds_of(catalog, time));
 }
 
-std::string input_text(const TraceCatalog& catalog, const TraceStep& step) {
+std::string tenant_text(const Trace& trace, const TraceStep& step) {
+  return trace.tenants().label(step.group, step.step, step.tenant);
+}
+
+std::string input_text(const Trace& trace, const TraceStep& step) {
+  const TraceCatalog& catalog = trace.catalog();
   switch (step.kind) {
     case StepKind::kMessage: {
       const auto& link = catalog.links[step.link.index()];
@@ -57,6 +63,10 @@ std::string input_text(const TraceCatalog& catalog, const TraceStep& step) {
           step.sequence == 0 ? "down" : "up", step.incarnation);
     case StepKind::kCommand:
       return "command";
+    case StepKind::kTenant:
+      return fmt::format("tenant {} {} slot {}", tenant_text(trace, step),
+                         step.subject < std::size(kChanges) ? kChanges[step.subject] : "?",
+                         step.tenant);
   }
   return "?";
 }
@@ -76,11 +86,11 @@ MessageKey key_of(const TraceStep& step) { return {step.link, step.incarnation, 
 std::string step_line(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
   std::string line = fmt::format("{:>13}  {:<22} {:<34}", time_text(catalog, step.began),
-                                 step_name(trace, step), input_text(catalog, step));
+                                 step_name(trace, step), input_text(trace, step));
   if (step.kind == StepKind::kMessage) {
     line += fmt::format(" {:<16} {:>9}", catalog.types[step.type].name,
                         rounded_bytes(step.payload_bytes));
-    if (!step.tenant.is_none()) line += fmt::format("  {}", tenant_name(catalog, step.tenant));
+    if (!step.tenant.is_none()) line += fmt::format("  {}", tenant_text(trace, step));
     if (!step.cause.is_none()) line += fmt::format("  cause {}", step_name(catalog, step.cause));
   }
   if (step.num_emissions > 0) line += fmt::format("  {} out", step.num_emissions);
@@ -119,13 +129,15 @@ Json step_json(const Trace& trace, const TraceStep& step) {
         .set("payload_bytes", step.payload_bytes);
     if ((step.flags & kNotChecked) == 0)
       json.set("payload_check", fmt::format("{:016x}", step.payload_check));
-    if (!step.tenant.is_none()) json.set("tenant", tenant_name(catalog, step.tenant));
+    if (!step.tenant.is_none()) json.set("tenant", tenant_text(trace, step));
     if (!step.cause.is_none()) json.set("cause", step_name(catalog, step.cause));
     if (!step.origin.is_none()) json.set("origin", catalog.instances[step.origin.index()].name);
   }
   if (step.kind == StepKind::kTimer || step.kind == StepKind::kPeer ||
-      step.kind == StepKind::kCommand)
-    json.set("input", input_text(catalog, step));
+      step.kind == StepKind::kCommand || step.kind == StepKind::kTenant)
+    json.set("input", input_text(trace, step));
+  if (step.kind == StepKind::kTenant)
+    json.set("tenant", tenant_text(trace, step)).set("slot", step.tenant.value);
   if (step.is_failed()) json.set("failed", true);
   if ((step.flags & kAbandoned) != 0) json.set("abandoned", true);
   if ((step.flags & kInjected) != 0) json.set("injected", true);

@@ -16,8 +16,10 @@ std::string step_name(const TraceCatalog& catalog, const StepRef& step);
 /// "12.345678": seconds since the run began.
 double seconds_of(const TraceCatalog& catalog, Time time);
 std::string time_text(const TraceCatalog& catalog, Time time);
-/// "group <- rollout.main #17", "timer stall", "work".
-std::string input_text(const TraceCatalog& catalog, const TraceStep& step);
+/// "group <- rollout.main #17", "timer stall", "work", "tenant alice~2 joins slot 1".
+std::string input_text(const Trace& trace, const TraceStep& step);
+/// The tenant of the step's message or event: "alice", of a later use of the name "alice~2".
+std::string tenant_text(const Trace& trace, const TraceStep& step);
 /// "rollout.group -> trainer.group incarnation 1 #17".
 std::string message_text(const TraceCatalog& catalog, const MessageKey& key);
 /// One line, without a newline.

@@ -306,9 +306,12 @@ Result<VerifyReport> verify_trace(const std::filesystem::path& folder) {
   const auto trace = Trace::open(folder);
   if (!trace.ok()) return sum;  // reported above
   sum.graph_text = (*trace)->catalog().graph_text;
-  for (const TraceFault& fault : (*trace)->faults())
-    if (fault.kind == Kind::kMissingStep || fault.kind == Kind::kOlderMissing)
+  for (const TraceFault& fault : (*trace)->faults()) {
+    // A tenant event and its note are checked together, by their step: such a fault has no file.
+    const bool is_of_event = fault.kind == Kind::kDamage && fault.file.empty();
+    if (fault.kind == Kind::kMissingStep || fault.kind == Kind::kOlderMissing || is_of_event)
       sum.faults.push_back(fault);
+  }
   return sum;
 }
 

@@ -166,7 +166,8 @@ bool Search::has_ended_run(uint32_t group, const TraceStep& step) const {
     return plan_.node(plan_.instance(instance).node).on_error == OnError::kStop &&
            (step.instance.is_none() || step.instance == instance);
   };
-  return step.is_failed() && step.kind != StepKind::kCommand &&
+  // A tenant that cannot join ends nothing.
+  return step.is_failed() && step.kind != StepKind::kCommand && step.kind != StepKind::kTenant &&
          std::ranges::any_of(plan_.groups[group].instances, stops);
 }
 

@@ -6,6 +6,7 @@
 
 #include "runtime/replay/replay_player.h"
 #include "runtime/replay/tolerance.h"
+#include "runtime/trace/read/tenant_uses.h"
 #include "runtime/trace/schema.h"
 
 namespace primerl {
@@ -73,8 +74,9 @@ Status Player::prepare() {
     if (!is_real(id)) continue;
     auto part = std::make_unique<Part>();
     const bool stops = setup_.options.stop_group == id;
+    const uint64_t last = last_step_of(id);
     part->cursor = std::make_unique<ReplayCursor>(
-        plan, *wiring_, *setup_.trace, id, stops ? setup_.options.stop_step : UINT64_MAX,
+        plan, *wiring_, *setup_.trace, id, stops ? std::min(setup_.options.stop_step, last) : last,
         setup_.watcher, inputs_.get(), setup_.cuts.state_of(id));
     parts_[i] = std::move(part);
   }
@@ -138,6 +140,7 @@ Status Player::start_parts(uint32_t worker) {
     setup.factory = [this](const Plan& plan, int32_t index) {
       return setup_.factory(plan, index, *this);
     };
+    setup.tenant_resources = setup_.tenant_resources;
     setup.shared_resources = shared_;
     setup.observer = parts_[i]->cursor.get();
     setup.step_source = parts_[i]->cursor.get();
@@ -193,8 +196,10 @@ void Player::group_failed(GroupId group, Error error) {
 
 void Player::tenant_failed(TenantSlot tenant, std::string why) {
   const std::lock_guard lock(mutex_);
-  failures_.push_back(
-      fmt::format("tenant '{}' was set aside: {}", setup_.plan->tenants[tenant.index()].name, why));
+  const GroupId group = ActorGroup::running_here();
+  const uint64_t step = group.is_none() ? 0 : parts_[group.index()]->cursor->recorded().step;
+  failures_.push_back(fmt::format("tenant '{}' was set aside: {}",
+                                  setup_.trace->tenants().label(group, step, tenant), why));
 }
 
 void Player::play(uint32_t worker) {

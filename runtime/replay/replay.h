@@ -63,6 +63,9 @@ struct ReplayOptions {
   /// Runs `group` up to this step and no further; the others run as far as they can.
   std::optional<GroupId> stop_group;
   uint64_t stop_step = 0;
+  /// By GroupId: the step after which a group is played no further, because the tenant that is
+  /// played left its slot there. Empty: every group plays its whole record.
+  std::vector<uint64_t> last_steps = {};
   Duration step_max = Duration::seconds(600);  // a handler that takes longer is reported
 };
 
@@ -106,6 +109,7 @@ struct ReplaySetup {
   /// Makes the resources of real groups; `answers` stays valid as long as the replay.
   std::function<Result<std::shared_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
+  TenantResources tenant_resources = {};        // see GroupSetup
   ProcessServices* process_services = nullptr;  // must stay valid while the replay exists
   /// If weights are computed again, a step waits until the weights that it fetched were published.
   /// Null: no weights are computed.

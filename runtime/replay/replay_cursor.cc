@@ -7,6 +7,8 @@
 #include "runtime/trace/command_note.h"
 #include "runtime/trace/read/json_differences.h"
 #include "runtime/trace/read/stored_message.h"
+#include "runtime/trace/read/tenant_uses.h"
+#include "runtime/trace/tenant_note.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
 
@@ -57,6 +59,7 @@ void ReplayCursor::load(uint64_t step) {
   replayed_.kind = recorded_.kind;
   replayed_.actor = 0;
   replayed_.command = {};
+  replayed_.tenant_change.reset();
   replayed_.room_answers.clear();
   replayed_.stopped_at_progress = 0;
   const auto& instances = plan_.group(group_).instances;
@@ -83,6 +86,8 @@ void ReplayCursor::load(uint64_t step) {
       inputs_->has({recorded_.link, recorded_.incarnation, recorded_.sequence}))
     load_input();
   if ((recorded_.flags & kHasNotes) != 0) load_notes();
+  if (recorded_.kind == StepKind::kTenant && !replayed_.tenant_change && !divergence_)
+    stop(here(DivergenceKind::kUnreadable, "the tenant event that it was given has no note"));
   if (recorded_.kind == StepKind::kCommand && replayed_.command.type == nullptr)
     stop(here(DivergenceKind::kUnreadable, "the command that it was given cannot be read"));
 }
@@ -131,6 +136,8 @@ void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
     replayed_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
   } else if (kind == NoteKind::kCommand && recorded_.kind == StepKind::kCommand) {
     load_command(bytes);
+  } else if (kind == NoteKind::kTenant && recorded_.kind == StepKind::kTenant) {
+    load_tenant_change(bytes);
   } else if (kind == NoteKind::kResource) {
     answers_.emplace_back(bytes.begin(), bytes.end());
   } else if (kind == NoteKind::kEngineResume) {
@@ -167,6 +174,17 @@ void ReplayCursor::load_command(std::span<const std::byte> bytes) {
   replayed_.command = std::move(command).value();
 }
 
+void ReplayCursor::load_tenant_change(std::span<const std::byte> bytes) {
+  auto change = read_tenant_note(bytes);
+  if (change.ok() && tenant_check(*change).value != recorded_.payload_check)
+    change = error(Code::kCorrupt, "its note is of another event");
+  if (!change.ok())
+    return stop(
+        here(DivergenceKind::kUnreadable,
+             "the tenant event that it was given cannot be read: " + change.error().text()));
+  replayed_.tenant_change = std::move(change).value();
+}
+
 const std::vector<std::byte>* ReplayCursor::take_answer() {
   if (num_answers_taken_ == answers_.size()) return nullptr;
   return &answers_[num_answers_taken_++];
@@ -199,6 +217,11 @@ std::string ReplayCursor::input_text() const {
       return "input: the process of a connected actor died or was restarted";
     case StepKind::kCommand:
       return fmt::format("input: a command to '{}'", plan_.instance(recorded_.instance).name);
+    case StepKind::kTenant:
+      return fmt::format("input: tenant event '{}' of '{}' in slot {}",
+                         to_string(static_cast<TenantChange::Kind>(recorded_.subject)),
+                         trace_.tenants().label(group_, recorded_.step, recorded_.tenant),
+                         recorded_.tenant);
   }
   return {};
 }

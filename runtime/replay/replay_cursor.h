@@ -60,6 +60,7 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   void load_notes();
   void load_note(NoteKind kind, std::span<const std::byte> bytes);
   void load_command(std::span<const std::byte> bytes);
+  void load_tenant_change(std::span<const std::byte> bytes);
   void load_engine_resume(std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
   bool compare_emission(const BatchedMessage& emission);

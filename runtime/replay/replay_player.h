@@ -63,6 +63,11 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   bool is_real(GroupId group) const {
     return setup_.options.is_real.empty() || setup_.options.is_real[group.index()];
   }
+  /// The last step that the group plays.
+  uint64_t last_step_of(GroupId group) const {
+    const auto& last = setup_.options.last_steps;
+    return last.empty() ? UINT64_MAX : last[group.index()];
+  }
   std::vector<bool> shared_resources() const;
   void assign_workers();
   Status start_parts(uint32_t worker);

@@ -6,9 +6,11 @@
 #include <charconv>
 
 #include "graph/base/suggest.h"
+#include "graph/tenancies.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/replay/recovery.h"
+#include "runtime/replay/tenant_choice.h"
 #include "runtime/replay/traced_learner.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
@@ -67,22 +69,16 @@ Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std:
 
 std::vector<std::string> tenant_names(const Plan& plan) {
   std::vector<std::string> names;
-  for (const Tenant& tenant : plan.tenants) names.push_back(tenant.name);
+  for (const Tenant& tenant : plan.all_slots()) names.push_back(tenant.name);
   return names;
-}
-
-Result<TenantSlot> find_tenant(const Plan& plan, const std::string& name) {
-  const auto names = tenant_names(plan);
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return unknown_tenant(name, names, "the recorded graph");
-  return TenantSlot(static_cast<uint32_t>(found - names.begin()));
 }
 
 /// The actor groups of the tenant's actors. Shared groups come from the record, except the
 /// learner's group.
 Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& request) {
   const Plan& plan = *session.plan;
-  ASSIGN_OR_RETURN(const TenantSlot slot, find_tenant(plan, request.tenant));
+  ASSIGN_OR_RETURN(const TenantUse* use, choose_use(*session.trace, request.tenant));
+  const TenantSlot slot = use->slot;
   bool has_one = false;
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     const auto& instances = plan.groups[i].instances;
@@ -98,7 +94,10 @@ Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& re
   if (session.depth == ReplayDepth::kFull) session.depth = ReplayDepth::kLearner;
   session.reasons.push_back(
       fmt::format("tenant '{}' alone: {} and what is shared come from the record", request.tenant,
-                  plan.tenants.size() == 1 ? "engines" : "the other tenants"));
+                  plan.num_slots() == 1 ? "engines" : "the other tenants"));
+  session.last_steps = last_steps_of(*session.trace, *use);
+  if (std::string earlier = earlier_uses_text(*session.trace, *use); !earlier.empty())
+    session.reasons.push_back(std::move(earlier));
   return slot;
 }
 
@@ -262,15 +261,28 @@ Status ReplayHostServices::open() {
   return ok();
 }
 
+void ReplayHostServices::on_step(const StepRecord& record) {
+  if (record.kind != StepKind::kTenant || record.tenant_change->kind != TenantChange::Kind::kJoin)
+    return;
+  Tenant tenant;
+  tenant.name = record.tenant_change->name;
+  tenant.tenancy = record.tenant_change->tenancy;
+  const std::lock_guard lock(mutex_);
+  joined_[{record.group, record.tenant_change->slot}] = tenancy_name(tenant);
+}
+
 void ReplayHostServices::publish_metrics(TenantSlot tenant, int64_t step,
                                          const MetricValues& values) {
+  std::string label;
   {
     const std::lock_guard lock(mutex_);
     metrics_.push_back({tenant, step, values});
+    const auto joined = joined_.find({ActorGroup::running_here(), tenant});
+    label = joined == joined_.end() ? tenants_.at(tenant.index()) : joined->second;
   }
   if (out_.empty()) return;
   Json line = Json::object();
-  line.set("step", step).set("tenant", tenants_.at(tenant.index()));
+  line.set("step", step).set("tenant", label);
   for (const auto& [name, value] : values) line.set(name, value);
   (void)append_line("metrics.jsonl", line.dump());
 }
@@ -281,6 +293,9 @@ void ReplayHostServices::log(LogLevel, std::string_view instance, std::string_vi
 
 const ResumePoint* ReplayHostServices::resume_point(TenantSlot tenant) const {
   if (tenant.index() >= points_.size() || points_[tenant.index()].folder.empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  // The checkpoint is of the slot's first tenant.
+  if (joined_.contains({ActorGroup::running_here(), tenant})) return nullptr;
   return &points_[tenant.index()];
 }
 
@@ -358,7 +373,7 @@ Result<ReplayRecord> open_record(const ReplayRequest& request) {
 
 Status check_names(const ReplayRecord& record, const ReplayRequest& request) {
   if (!request.node.empty()) RETURN_IF_ERROR(find_group(*record.plan, request.node));
-  if (!request.tenant.empty()) RETURN_IF_ERROR(find_tenant(*record.plan, request.tenant));
+  if (!request.tenant.empty()) RETURN_IF_ERROR(choose_use(*record.trace, request.tenant));
   if (request.from.empty()) return ok();
   if (record.trace->excerpt())
     return error(Code::kInvalid, "a fixture is played from its first step: leave --from out");
@@ -441,6 +456,8 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.options.is_real = is_real;
   setup.options.is_absent = is_absent;
   setup.options.num_threads = num_threads;
+  setup.options.last_steps = last_steps;
+  setup.watcher = process_services.get();
   if (const auto excerpt = trace->excerpt()) {
     setup.options.stop_group = excerpt->group;
     setup.options.stop_step = excerpt->last_step;

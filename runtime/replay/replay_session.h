@@ -29,9 +29,10 @@ struct ReplayedMetrics {
 /// Keeps metrics. If `out`, a new folder, is given, it writes lines to files there. Checkpoints go
 /// to a temporary folder that the destructor removes. Write errors are reported by fault() and not
 /// to the actors, whose replay continues. Thread-safe.
-class ReplayHostServices final : public ProcessServices, public RunFiles {
+class ReplayHostServices final : public ProcessServices, public RunFiles, public DeliveryObserver {
  public:
-  /// `tenants`: their names, by slot.
+  /// `tenants`: their names, by slot. As ReplaySetup::watcher it learns the names of tenants that
+  /// join.
   ReplayHostServices(std::filesystem::path out, std::vector<std::string> tenants)
       : out_(std::move(out)), tenants_(std::move(tenants)) {}
   ~ReplayHostServices() override;
@@ -41,9 +42,19 @@ class ReplayHostServices final : public ProcessServices, public RunFiles {
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
   void log(LogLevel level, std::string_view instance, std::string_view text) override;
   const ResumePoint* resume_point(TenantSlot) const override;
+  void on_step(const StepRecord& record) override;
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override;
+  // The learner of a replay saves and loads no files: folders of clients only have paths.
+  Result<std::filesystem::path> begin_client_folder(TenantSlot, std::string_view path) override {
+    return scratch_ / "clients" / path;
+  }
+  Status commit_client_folder(TenantSlot, std::string_view, bool) override { return ok(); }
+  Result<std::filesystem::path> client_folder(TenantSlot, std::string_view path) override {
+    return scratch_ / "clients" / path;
+  }
+  Status remove_client_folder(TenantSlot, std::string_view) override { return ok(); }
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
@@ -56,8 +67,10 @@ class ReplayHostServices final : public ProcessServices, public RunFiles {
   const std::vector<std::string> tenants_;
   std::filesystem::path scratch_;
   std::vector<ResumePoint> points_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<ReplayedMetrics> metrics_;
+  /// Tenants that joined, "alice~2", by the group that made the step and the slot.
+  std::map<std::pair<GroupId, TenantSlot>, std::string> joined_;
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> files_;  // in out_
   Status fault_;
 };
@@ -71,7 +84,8 @@ struct ReplaySession {
   std::vector<bool> is_real;         // by group
   std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ
   ReplayDepth depth = ReplayDepth::kFull;
-  std::optional<TenantSlot> only;  // the only tenant that is replayed; none: all
+  std::optional<TenantSlot> only;    // the only tenant that is replayed; none: all
+  std::vector<uint64_t> last_steps;  // by group: where that tenant left; empty: it stayed
   std::unique_ptr<ReplayHostServices> process_services;
 
   ReplaySetup setup(uint32_t num_threads) const;

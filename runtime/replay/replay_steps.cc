@@ -101,7 +101,8 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   Divergence divergence;
   divergence.group = group;
   if (cursor.next() == nullptr) {
-    if (cursor.last_step() >= setup_.trace->last_step(group)) return std::nullopt;
+    if (cursor.last_step() >= std::min(setup_.trace->last_step(group), last_step_of(group)))
+      return std::nullopt;
     divergence.kind = DivergenceKind::kUnreadable;
     divergence.step = cursor.last_step() + 1;
     divergence.began = cursor.recorded().began;

@@ -17,11 +17,15 @@ std::string fault_of(const CutHead& head, const CutHead& wanted,
   if (head.state_hash != wanted.state_hash)
     return "it is of another graph, or of actors that keep another state";
   if (head.process != wanted.process) return fmt::format("it is of process '{}'", head.process);
-  for (const auto& [slot, step] : head.learner_steps) {
+  for (const auto& [slot, step] : checkpoints_needed(head)) {
     const int64_t newest = slot < checkpoint_steps.size() ? checkpoint_steps[slot] : -1;
-    if (step > newest)
-      return fmt::format("its learner had taken {} steps, the newest checkpoint is of step {}",
-                         step, newest);
+    if (step <= newest) continue;
+    if (std::ranges::count(head.open_tenants, slot) > 0)
+      return fmt::format(
+          "its learner had open gradients after {} steps, the newest checkpoint is of step {}",
+          step - 1, newest);
+    return fmt::format("its learner had taken {} steps, the newest checkpoint is of step {}", step,
+                       newest);
   }
   return {};
 }

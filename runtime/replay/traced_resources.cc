@@ -26,7 +26,7 @@ std::string_view kind_of(const Plan& plan, int32_t index) {
 /// that were opened under a version which every engine had applied.
 size_t versions_kept(const Plan& plan, int32_t channel) {
   int64_t most = 0;
-  for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
+  for (const Tenant& tenant : plan.all_slots()) most = std::max(most, tenant.max_off_policy_steps);
   const auto& options = plan.resources[static_cast<size_t>(channel)].options;
   most += static_cast<const WeightChannelOptions*>(options.get())->versions_max;
   return static_cast<size_t>(most) + 2;
@@ -130,9 +130,9 @@ Result<std::map<TenantSlot, TenantProgress>> progress_of(const Plan& plan,
     if (kind_of(plan, group.resources[i]) != Learner::kResourceKind) continue;
     ASSIGN_OR_RETURN(const auto progress, read_state<LearnerProgress>(state.resources[i]));
     for (const auto& [tenant, reached] : progress.tenants) {
-      if (tenant.is_none() || tenant.index() >= plan.tenants.size())
+      if (tenant.is_none() || tenant.index() >= plan.num_slots())
         return error(Code::kCorrupt, "the state of a learner names tenant {} of {}", tenant,
-                     plan.tenants.size());
+                     plan.num_slots());
       all[tenant] = reached;
     }
   }
@@ -180,8 +180,8 @@ namespace {
 
 /// " of tenant 'a'" if there are several tenants.
 std::string of_tenant(const Plan& plan, TenantSlot tenant) {
-  if (plan.tenants.size() == 1) return {};
-  return fmt::format(" of tenant '{}'", plan.tenants[tenant.index()].name);
+  if (plan.num_slots() == 1) return {};
+  return fmt::format(" of tenant '{}'", plan.in_slot(tenant).name);
 }
 
 /// Nothing outside is started before the run resumes.
@@ -291,8 +291,8 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
 
 /// All steps of `only` are computed and those of other tenants are not; of all tenants without it.
 std::vector<RecoveryPoint> points_of(const Plan& plan, std::optional<TenantSlot> only) {
-  std::vector<RecoveryPoint> points(plan.tenants.size());
-  if (only) points.assign(plan.tenants.size(), never_computed());
+  std::vector<RecoveryPoint> points(plan.num_slots());
+  if (only) points.assign(plan.num_slots(), never_computed());
   if (only) points[only->index()] = {};
   return points;
 }

@@ -16,24 +16,27 @@ struct CommandNoteHead {
 
 }  // namespace
 
-Result<std::vector<std::byte>> write_command_note(const Payload& command) {
-  ASSIGN_OR_RETURN(const EncodedMessage encoded, encode_in_body(command));
-  const MessageType& type = *command.type;
-  const CommandNoteHead head{static_cast<uint32_t>(type.name.size()),
-                             static_cast<uint32_t>(type.schema.size())};
-  const size_t size = sizeof head + type.name.size() + type.schema.size() + encoded.body.size();
-  if (size > kInlineBytesMax)
-    return error(Code::kExhausted, "a command of {} bytes is too large for the record", size);
+std::vector<std::byte> write_note(std::string_view name, std::string_view schema,
+                                  std::span<const std::byte> body) {
+  const CommandNoteHead head{static_cast<uint32_t>(name.size()),
+                             static_cast<uint32_t>(schema.size())};
   std::vector<std::byte> bytes;
-  bytes.reserve(size);
+  bytes.reserve(sizeof head + name.size() + schema.size() + body.size());
   const auto add = [&bytes](std::span<const std::byte> part) {
     bytes.insert(bytes.end(), part.begin(), part.end());
   };
   add(std::as_bytes(std::span(&head, 1)));
-  add(std::as_bytes(std::span(type.name)));
-  add(std::as_bytes(std::span(type.schema)));
-  add(encoded.body);
+  add(std::as_bytes(std::span(name)));
+  add(std::as_bytes(std::span(schema)));
+  add(body);
   return bytes;
+}
+
+Result<std::vector<std::byte>> write_command_note(const Payload& command) {
+  ASSIGN_OR_RETURN(const EncodedMessage encoded, encode_in_body(command));
+  auto bytes = write_note(command.type->name, command.type->schema, encoded.body);
+  if (bytes.size() <= kInlineBytesMax) return bytes;
+  return error(Code::kExhausted, "a command of {} bytes is too large for the record", bytes.size());
 }
 
 Result<CommandNote> read_command_note(std::span<const std::byte> bytes) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/message_type.h"
@@ -19,6 +20,9 @@ struct CommandNote {
   std::span<const std::byte> body;
 };
 
+/// The layout: the sizes of name and schema in 4 bytes each; name, schema, body.
+std::vector<std::byte> write_note(std::string_view name, std::string_view schema,
+                                  std::span<const std::byte> body);
 /// kExhausted when the message is too large for a note.
 Result<std::vector<std::byte>> write_command_note(const Payload& command);
 /// kCorrupt when the bytes are not such a note.

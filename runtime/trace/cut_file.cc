@@ -50,16 +50,22 @@ std::string hex_text(uint64_t number) { return fmt::format("{:016x}", number); }
 
 Json head_json(const CutHead& head, size_t body_bytes, std::span<const Blob> blobs) {
   Json steps = Json::array(), learners = Json::array(), files = Json::array(),
-       sizes = Json::array();
+       sizes = Json::array(), open = Json::array(), slots = Json::array();
   for (const auto& [group, step] : head.steps)
     steps.push_back(Json::object().set("group", uint64_t{group}).set("step", step));
   for (const auto& [tenant, step] : head.learner_steps)
     learners.push_back(Json::object().set("tenant", uint64_t{tenant}).set("step", step));
+  for (const uint32_t tenant : head.open_tenants) open.push_back(Json(uint64_t{tenant}));
+  for (const CutSlot& each : head.slots)
+    slots.push_back(Json::object()
+                        .set("tenant", uint64_t{each.slot.value})
+                        .set("number", uint64_t{each.tenancy})
+                        .set("name", each.name));
   for (const auto& [file, bytes] : head.line_files)
     files.push_back(Json::object().set("file", file).set("bytes", bytes));
   for (const Blob& blob : blobs) sizes.push_back(Json(static_cast<uint64_t>(blob.size())));
-  return Json::object()
-      .set("schema", kCutSchema)
+  Json json = Json::object();
+  json.set("schema", kCutSchema)
       .set("run_id", hex_text(head.run_id))
       .set("program_version", head.program_version)
       .set("state_hash", hex_text(head.state_hash))
@@ -69,7 +75,10 @@ Json head_json(const CutHead& head, size_t body_bytes, std::span<const Blob> blo
       .set("at_ns", head.at.to_nanoseconds())
       .set("segment", head.segment)
       .set("steps", std::move(steps))
-      .set("learner_steps", std::move(learners))
+      .set("learner_steps", std::move(learners));
+  if (!head.open_tenants.empty()) json.set("open_tenants", std::move(open));
+  if (!head.slots.empty()) json.set("slots", std::move(slots));
+  return std::move(json)
       .set("line_files", std::move(files))
       .set("body_bytes", static_cast<uint64_t>(body_bytes))
       .set("blob_bytes", std::move(sizes));
@@ -104,6 +113,28 @@ struct Parts {
   std::span<const std::byte> body;
   std::vector<Blob> blobs;
 };
+
+/// Two lists that most cuts do not have.
+Status read_tenants(const Json& json, CutHead& head) {
+  if (json.find("open_tenants") != nullptr) {
+    ASSIGN_OR_RETURN(const auto* open, get_list(json, "open_tenants"));
+    for (const Json& each : *open) {
+      if (!each.is_integer() || each.as_int() < 0)
+        return error(Code::kCorrupt, "'open_tenants' has an entry that is no slot");
+      head.open_tenants.push_back(static_cast<uint32_t>(each.as_int()));
+    }
+  }
+  if (json.find("slots") == nullptr) return ok();
+  ASSIGN_OR_RETURN(const auto* slots, get_list(json, "slots"));
+  for (const Json& each : *slots) {
+    ASSIGN_OR_RETURN(const uint64_t slot, get_count(each, "tenant"));
+    ASSIGN_OR_RETURN(const uint64_t number, get_count(each, "number"));
+    ASSIGN_OR_RETURN(std::string name, each.get_string("name"));
+    head.slots.push_back(
+        {TenantSlot(static_cast<uint32_t>(slot)), static_cast<uint32_t>(number), std::move(name)});
+  }
+  return ok();
+}
 
 Result<Parts> parse(const MappedFile& mapped) {
   const auto all = mapped.bytes;
@@ -152,6 +183,7 @@ Result<Parts> parse(const MappedFile& mapped) {
     ASSIGN_OR_RETURN(const uint64_t step, get_count(each, "step"));
     head.learner_steps.emplace_back(static_cast<uint32_t>(tenant), static_cast<int64_t>(step));
   }
+  RETURN_IF_ERROR(read_tenants(json, head));
   ASSIGN_OR_RETURN(const auto* files, get_list(json, "line_files"));
   for (const Json& each : *files) {
     ASSIGN_OR_RETURN(std::string file, each.get_string("file"));
@@ -182,6 +214,13 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 }  // namespace
+
+std::vector<std::pair<uint32_t, int64_t>> checkpoints_needed(const CutHead& head) {
+  auto needed = head.learner_steps;
+  for (auto& [tenant, step] : needed)
+    step += static_cast<int64_t>(std::ranges::count(head.open_tenants, tenant));
+  return needed;
+}
 
 uint64_t state_hash(const Plan& plan) {
   uint64_t hash = stable_hash(wire::type_text<ProcessCut>());

@@ -20,6 +20,15 @@
 
 namespace primerl {
 
+/// A tenant that had joined a free slot when a group of the cut was saved, and had not left it.
+/// Its table is in the body (GroupState::slots).
+struct CutSlot {
+  TenantSlot slot;
+  uint32_t tenancy = 0;
+  std::string name;
+  friend bool operator==(const CutSlot&, const CutSlot&) = default;
+};
+
 struct CutHead {
   uint64_t run_id = 0;
   std::string program_version;  // as in TraceCatalog; includes the CRC-32C of every plugin
@@ -33,9 +42,15 @@ struct CutHead {
   std::vector<std::pair<uint32_t, int64_t>>
       // by tenant slot: learner steps included in the cut
       learner_steps;
+  /// Tenant slots with open gradients, which no checkpoint has: they need one of a later step.
+  std::vector<uint32_t> open_tenants;
+  std::vector<CutSlot> slots;                                // in order of slot and number
   std::vector<std::pair<std::string, uint64_t>> line_files;  // sizes in bytes of line files of the
                                                              // run folder
 };
+
+/// The step of the checkpoint that each tenant slot of the cut needs, or of a later one.
+std::vector<std::pair<uint32_t, int64_t>> checkpoints_needed(const CutHead& head);
 
 struct CutFile {
   CutHead head;

@@ -92,10 +92,10 @@ struct DeliveryFrame {
   uint8_t num_notes;     // number of note frames of this step; 255 also stands for more
   uint8_t reserved[2];
   uint32_t subject;      // link of a message, timer of a timer, instance of a peer event, input of
-                         // a command
-  uint64_t sequence;     // of a message; a peer event's kind
+                         // a command, TenantChange::Kind of a tenant event
+  uint64_t sequence;     // of a message; a peer event's kind; a tenant event's tenancy
   uint32_t incarnation;  // of the sender; a peer event's incarnation
-  uint32_t tenant;       // UINT32_MAX: none
+  uint32_t tenant;       // of a message; the slot of a tenant event; UINT32_MAX: none
   uint32_t type;         // index into the catalog's types; UINT32_MAX: no message
   uint32_t cause_instance;
   uint64_t cause_step;
@@ -151,6 +151,7 @@ enum class NoteKind : uint16_t {
   kResource = 4,  // an answer of a resource: bytes as its recording wrapper wrote them (msgpack)
   kCommand = 5,   // a command (command_note.h)
   kEngineResume = 6,  // an engine continued anew: bytes as its owner wrote them (msgpack)
+  kTenant = 7,        // a tenant event (tenant_note.h)
 };
 
 /// TraceFrameHeader::count = NoteKind. Then the bytes.

@@ -39,24 +39,65 @@ WaitingCuts::WaitingCuts(size_t num_trained, Duration cut_every, std::vector<int
       cut_every_(cut_every),
       checkpoints_(std::move(newest)) {}
 
-std::optional<CutFile> WaitingCuts::add(CutFile made, const std::set<TenantSlot>& ended,
-                                        std::map<TenantSlot, int64_t> least_steps) {
-  for (const auto& [slot, step] : made.head.learner_steps)
-    least_steps.emplace(TenantSlot(slot), step);
+std::optional<CutFile> WaitingCuts::add(CutFile made, const std::set<TenantSlot>& ended) {
+  for (const CutSlot& each : made.head.slots)
+    if (const auto known = joined_.find(each.slot);
+        known == joined_.end() || known->second < each.tenancy)
+      tenant_joined(each.slot, each.tenancy);
+  std::map<TenantSlot, int64_t> least_steps;
+  for (const auto& [slot, step] : checkpoints_needed(made.head))
+    least_steps[TenantSlot(slot)] = step;
+  drop_discarded(made.head);
   for (const TenantSlot tenant : ended) {
-    open_.erase(tenant);
-    requests_.erase(tenant);
-    std::erase_if(cuts_, [&](const Waiting& each) {
-      const auto least = each.least_steps.find(tenant);
-      return least != each.least_steps.end() && least->second > checkpoints_[tenant.index()];
-    });
+    drop_late(tenant);
     least_steps.erase(tenant);
   }
   const uint64_t num_bytes = bytes_of(made.cut);
-  cuts_.push_back({std::move(made), std::move(least_steps), num_bytes, std::nullopt});
+  cuts_.push_back({std::move(made), std::move(least_steps), num_bytes, {}, std::nullopt});
   auto newest = extract_newest();
   drop_superfluous();
   return newest;
+}
+
+/// The tenant makes no checkpoint any more: drops the cuts that it has not passed.
+void WaitingCuts::drop_late(TenantSlot tenant) {
+  open_.erase(tenant);
+  requests_.erase(tenant);
+  std::erase_if(cuts_, [&](const Waiting& each) {
+    const auto least = each.least_steps.find(tenant);
+    return least != each.least_steps.end() && least->second > checkpoints_[tenant.index()];
+  });
+}
+
+/// Drops the cuts with open gradients that are gone in a newer cut, at the same step.
+void WaitingCuts::drop_discarded(const CutHead& newer) {
+  std::map<uint32_t, int64_t> closed(newer.learner_steps.begin(), newer.learner_steps.end());
+  for (const uint32_t tenant : newer.open_tenants) closed.erase(tenant);
+  std::erase_if(cuts_, [&](const Waiting& each) {
+    return std::ranges::any_of(each.file.head.open_tenants, [&](uint32_t tenant) {
+      const auto now = closed.find(tenant);
+      const auto then = each.least_steps.find(TenantSlot(tenant));
+      return now != closed.end() && then != each.least_steps.end() &&
+             now->second + 1 == then->second;
+    });
+  });
+}
+
+bool WaitingCuts::takes_new_cut(TenantSlot tenant) {
+  bool takes = false;
+  for (Waiting& each : cuts_)
+    if (std::ranges::count(each.file.head.open_tenants, tenant.value) > 0)
+      takes = each.discarded.insert(tenant).second || takes;
+  return takes;
+}
+
+void WaitingCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
+  const auto [known, is_first] = joined_.try_emplace(slot, tenancy);
+  if (!is_first && known->second >= tenancy) return;
+  known->second = tenancy;
+  drop_late(slot);
+  for (Waiting& each : cuts_) each.least_steps.erase(slot);  // the earlier tenant has passed them
+  checkpoints_[slot.index()] = 0;
 }
 
 std::optional<CutFile> WaitingCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {

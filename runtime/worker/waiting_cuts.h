@@ -12,6 +12,9 @@
 /// is dropped whose predecessor and successor are closest in time, or, if only two are left, the
 /// newer one. One cut is always kept, whatever its size.
 ///
+/// If a client discards its open gradients and makes no further step, a cut that has them would
+/// wait for ever. The worker then makes a new cut, and the older one is dropped (takes_new_cut()).
+///
 /// A tenant that was set aside makes no checkpoint any more. Newer cuts do not wait for it; older
 /// ones that it has not passed are dropped. Not thread-safe.
 #pragma once
@@ -45,11 +48,16 @@ class WaitingCuts {
   WaitingCuts(size_t num_trained, Duration cut_every, std::vector<int64_t> newest);
 
   /// The newest cut that may be written now, if there is one; older ones are dropped. `made` is
-  /// newer than all others. `ended`: tenants that were set aside before it was made. `least_steps`:
-  /// of tenants whose checkpoint must have a later step than the cut.
-  std::optional<CutFile> add(CutFile made, const std::set<TenantSlot>& ended = {},
-                             std::map<TenantSlot, int64_t> least_steps = {});
+  /// newer than all others. `ended`: tenants that were set aside before it was made. A slot of its
+  /// head with a number that is new here counts as joined.
+  std::optional<CutFile> add(CutFile made, const std::set<TenantSlot>& ended = {});
   std::optional<CutFile> checkpoint_committed(TenantSlot tenant, int64_t step);
+  /// Whether a cut waits for the step that would use the tenant's open gradients. That step may
+  /// never come once they are discarded: a new cut takes the place of that one. True once per cut.
+  bool takes_new_cut(TenantSlot tenant);
+  /// Another tenant has the slot now. Its checkpoints count from the beginning; cuts that wait for
+  /// one of the earlier tenant are dropped, because there will be none.
+  void tenant_joined(TenantSlot slot, uint32_t tenancy);
   /// The tenant's trainer writes a checkpoint of `step` now.
   void checkpoint_begun(TenantSlot tenant, int64_t step);
   /// The tenants to ask now. Call it regularly; `now` never decreases.
@@ -64,13 +72,16 @@ class WaitingCuts {
     CutFile file;
     std::map<TenantSlot, int64_t> least_steps;  // of the checkpoints that it waits for
     uint64_t num_bytes = 0;
-    std::optional<Time> since;  // the first requests() that saw it
+    std::set<TenantSlot> discarded;  // of tenants with open gradients: takes_new_cut() told it
+    std::optional<Time> since;       // the first requests() that saw it
   };
   struct Asked {
     int64_t step = 0;
     Time at;
   };
 
+  void drop_late(TenantSlot tenant);
+  void drop_discarded(const CutHead& newer);
   bool may_be_written(const Waiting& cut) const;
   std::optional<CutFile> extract_newest();
   void drop_superfluous();
@@ -78,10 +89,11 @@ class WaitingCuts {
 
   const size_t cuts_max_;
   const Duration cut_every_;
-  std::vector<int64_t> checkpoints_;      // newest step, by tenant slot
-  std::vector<Waiting> cuts_;             // oldest first
-  std::map<TenantSlot, int64_t> open_;    // steps of checkpoints that are being written
-  std::map<TenantSlot, Asked> requests_;  // without a checkpoint yet
+  std::vector<int64_t> checkpoints_;       // newest step, by tenant slot
+  std::map<TenantSlot, uint32_t> joined_;  // number of the newest tenant that joined the slot
+  std::vector<Waiting> cuts_;              // oldest first
+  std::map<TenantSlot, int64_t> open_;     // steps of checkpoints that are being written
+  std::map<TenantSlot, Asked> requests_;   // without a checkpoint yet
 };
 
 }  // namespace primerl

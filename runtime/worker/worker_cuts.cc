@@ -23,9 +23,17 @@ void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& 
   }
 }
 
-std::vector<int64_t> for_all_tenants(const Plan& plan, std::vector<int64_t> steps) {
-  steps.resize(plan.tenants.size());
+std::vector<int64_t> for_all_slots(const Plan& plan, std::vector<int64_t> steps) {
+  steps.resize(plan.num_slots());
   return steps;
+}
+
+/// Adds the tenants that have joined this group and not left it.
+void add_slots(const GroupState& state, std::vector<CutSlot>& slots) {
+  for (const SavedSlot& each : state.slots) {
+    const CutSlot slot{each.slot, each.tenancy, each.name};
+    if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
+  }
 }
 
 /// Tenants of the group that were set aside and whose actors have drained: nothing more is saved.
@@ -57,7 +65,7 @@ WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
       collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
                  [this](ProcessCut&& cut) { made(std::move(cut)); }),
       waiting_(num_trained_, setup_.plan->trace.cut_every,
-               for_all_tenants(*setup_.plan, setup_.newest_steps)),
+               for_all_slots(*setup_.plan, setup_.newest_steps)),
       writer_([this] { write(); }) {
   remove_cuts_of_earlier(setup_.folder, setup_.head);
 }
@@ -128,6 +136,19 @@ void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
   hand_over(waiting_.checkpoint_committed(tenant, step));
 }
 
+void WorkerCuts::gradients_discarded(TenantSlot tenant) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!waiting_.takes_new_cut(tenant)) return;
+  }
+  begin();
+}
+
+void WorkerCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
+  const std::lock_guard lock(mutex_);
+  waiting_.tenant_joined(slot, tenancy);
+}
+
 void WorkerCuts::begin() {
   const uint64_t segment = setup_.segment();
   auto line_files = setup_.line_files(GroupId());
@@ -163,29 +184,37 @@ void WorkerCuts::made(ProcessCut&& cut) {
   CutHead& head = made.head;
   head.number = made.cut.number;
   std::set<TenantSlot> ended;
-  std::map<TenantSlot, int64_t> least_steps;  // of tenants with open gradients
+  for (const GroupState& state : made.cut.groups) add_slots(state, head.slots);
+  std::ranges::sort(head.slots, {},
+                    [](const CutSlot& each) { return std::pair(each.slot, each.tenancy); });
   for (const GroupState& state : made.cut.groups) {
     head.steps.emplace_back(state.group.value, state.num_steps);
     head.at = std::max(head.at, state.at);
     const auto reached = learner_steps_of(*setup_.plan, state);
     if (!reached.ok()) continue;
     if (!reached->empty()) add_ended(*setup_.plan, state, ended);
-    const auto all_steps = [&](TenantSlot tenant) {
-      return setup_.begun_steps[tenant.index()] + reached->at(tenant);
-    };
-    for (const auto& [tenant, steps] : *reached)
-      if (steps > 0 && !ended.contains(tenant))
-        head.learner_steps.emplace_back(tenant.value, all_steps(tenant));
     const auto open = open_tenants_of(*setup_.plan, state);
-    for (size_t i = 0; open.ok() && i < open->size(); ++i)
-      least_steps[(*open)[i]] = all_steps((*open)[i]) + 1;
+    for (const auto& [tenant, steps] : *reached) {
+      const bool is_open = open.ok() && std::ranges::count(*open, tenant) > 0;
+      if ((steps == 0 && !is_open) || ended.contains(tenant)) continue;
+      head.learner_steps.emplace_back(tenant.value, steps_before(tenant, head) + steps);
+      if (is_open) head.open_tenants.push_back(tenant.value);
+    }
   }
   const std::lock_guard lock(mutex_);
   // The next cut began meanwhile, so segment_ belongs to that one.
   if (head.number != number_) return;
   head.segment = segment_;
   head.line_files = {line_files_.begin(), line_files_.end()};
-  hand_over(waiting_.add(std::move(made), ended, std::move(least_steps)));
+  hand_over(waiting_.add(std::move(made), ended));
+}
+
+/// Steps of the tenant before this start; none of a tenant that joined in it.
+int64_t WorkerCuts::steps_before(TenantSlot tenant, const CutHead& head) const {
+  const auto has_joined = [tenant](const CutSlot& each) { return each.slot == tenant; };
+  if (tenant.index() >= setup_.begun_steps.size() || std::ranges::any_of(head.slots, has_joined))
+    return 0;
+  return setup_.begun_steps[tenant.index()];
 }
 
 /// Call with mutex_ held.

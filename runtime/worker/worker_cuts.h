@@ -68,6 +68,12 @@ class WorkerCuts final : public CutSink {
   /// The trainer of `tenant` is in the step that asks for a checkpoint of `step`.
   void checkpoint_begun(TenantSlot tenant, int64_t step);
   void checkpoint_committed(TenantSlot tenant, int64_t step);
+  /// The learner closed open gradients of the tenant without a training step, for example because a
+  /// client discarded them. If a cut waits for that step, a new one is made. On the trainers'
+  /// threads.
+  void gradients_discarded(TenantSlot tenant);
+  /// A tenant joined the slot, before it trains. Any thread.
+  void tenant_joined(TenantSlot slot, uint32_t tenancy);
 
   // CutSink
   void add_part(uint64_t number, GroupState&& state) override;
@@ -77,6 +83,7 @@ class WorkerCuts final : public CutSink {
   void begin();
   bool may_begin_beside_others();
   void made(ProcessCut&& cut);
+  int64_t steps_before(TenantSlot tenant, const CutHead& head) const;
   void hand_over(std::optional<CutFile> cut);
   void write();
   void retire();

@@ -22,6 +22,7 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/hosted_tenants.h"
 #include "runtime/worker/lost_device.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
@@ -270,7 +271,7 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
     RETURN_IF_ERROR(write_cut(setup.folder, base.head, base.cut));
   }
   setup.begun_steps = begun_steps_;
-  setup.begun_steps.resize(plan_->tenants.size());
+  setup.begun_steps.resize(plan_->num_slots());
   for (const ResumePoint& point : newest) setup.newest_steps.push_back(point.step);
   if (begun_steps_.empty())
     for (size_t slot = 0; slot < newest.size(); ++slot) setup.begun_steps[slot] = newest[slot].step;
@@ -331,7 +332,9 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   auto factory = resource_factory(std::move(backends).value());
   factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
-  factory = writing_factory(std::move(factory));
+  factory = writing_factory(std::move(factory), [this](TenantSlot tenant) {
+    if (cuts_ != nullptr) cuts_->gradients_discarded(tenant);
+  });
   setup.factory = metering_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
@@ -351,6 +354,7 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
   setup.cuts = cuts_.get();
+  host_tenants(*plan_, setup, process_services);
   RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   member_ = &member;

@@ -17,7 +17,8 @@ constexpr int kWriterNice = 19;  // the lowest priority: 1.5 % of a core that ot
 
 class WritingLearner final : public Learner {
  public:
-  explicit WritingLearner(std::shared_ptr<Learner> learner) : learner_(std::move(learner)) {}
+  WritingLearner(std::shared_ptr<Learner> learner, GradientsDiscarded discarded)
+      : learner_(std::move(learner)), discarded_(std::move(discarded)) {}
   ~WritingLearner() override {
     {
       const std::lock_guard lock(mutex_);
@@ -53,8 +54,18 @@ class WritingLearner final : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     return learner_->save(tenant, folder);
   }
+  /// Waits for the tenant's save: it may be the folder. In a resumed run the record says that it
+  /// has ended while it is being written again.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    wait_for_save(tenant);
+    const Watch end(*this, tenant);
     return learner_->load(tenant, folder);
+  }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    wait_for_save(tenant);
+    const Watch end(*this, tenant);
+    return learner_->load_weights(tenant, folder, others);
   }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t number,
@@ -62,17 +73,26 @@ class WritingLearner final : public Learner {
     return learner_->step_queued(std::move(batch), number, stop);
   }
   Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    const Watch end(*this, batch.tenant);
     return learner_->accumulate(batch, stop);
   }
   std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
                                                       uint64_t work_call,
                                                       const StopRequested& stop) override {
+    const Watch end(*this, batch->tenant);
     return learner_->accumulate_queued(std::move(batch), work_call, stop);
   }
   Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
-    return learner_->apply(tenant, adam);
+    const bool was_open = learner_->has_open_gradients(tenant);
+    auto report = learner_->apply(tenant, adam);
+    const bool has_stepped = report.ok() && !report->skipped;
+    if (was_open && !has_stepped) tell(tenant);
+    return report;
   }
-  void discard(TenantSlot tenant) override { learner_->discard(tenant); }
+  void discard(TenantSlot tenant) override {
+    const Watch end(*this, tenant);
+    learner_->discard(tenant);
+  }
   bool has_open_gradients(TenantSlot tenant) const override {
     return learner_->has_open_gradients(tenant);
   }
@@ -80,7 +100,10 @@ class WritingLearner final : public Learner {
     return learner_->begin_tenant(tenant);
   }
   void end_tenant(TenantSlot tenant) override;
-  void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
+  void leave_queue(TenantSlot tenant) override {
+    const Watch end(*this, tenant);
+    learner_->leave_queue(tenant);
+  }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return learner_->step(); }
   bool has_work() const override { return learner_->has_work(); }
@@ -101,10 +124,42 @@ class WritingLearner final : public Learner {
     std::optional<Status> end;  // empty: not written yet
   };
 
+  /// Until the newest save of the tenant, if there is one, has ended.
+  void wait_for_save(TenantSlot tenant) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      const auto earlier = ends_.find(tenant);
+      return earlier == ends_.end() || earlier->second.end.has_value();
+    });
+  }
+  /// Tells that the tenant's gradients were discarded, if none are open any more.
+  void tell(TenantSlot tenant) {
+    if (discarded_ != nullptr && !learner_->has_open_gradients(tenant)) discarded_(tenant);
+  }
+  /// Lives as long as a call that takes no training step, and then tells what it discarded.
+  class Watch {
+   public:
+    Watch(WritingLearner& learner, TenantSlot tenant)
+        : learner_(learner),
+          tenant_(tenant),
+          was_open_(learner.learner_->has_open_gradients(tenant)) {}
+    ~Watch() {
+      if (was_open_) learner_.tell(tenant_);
+    }
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    WritingLearner& learner_;
+    const TenantSlot tenant_;
+    const bool was_open_;
+  };
+
   void write();
   static Status written(const Writing& writing);
 
   const std::shared_ptr<Learner> learner_;
+  const GradientsDiscarded discarded_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -119,12 +174,9 @@ class WritingLearner final : public Learner {
 
 Status WritingLearner::begin_save(LearnerSave save) {
   const TenantSlot tenant = save.tenant;
+  wait_for_save(tenant);
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      const auto earlier = ends_.find(tenant);
-      return earlier == ends_.end() || earlier->second.end.has_value();
-    });
+    const std::lock_guard lock(mutex_);
     ends_.erase(tenant);
   }
   ASSIGN_OR_RETURN(auto image, learner_->capture(tenant));
@@ -214,17 +266,18 @@ void WritingLearner::write() {
 
 }  // namespace
 
-std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner) {
-  return std::make_shared<WritingLearner>(std::move(learner));
+std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner,
+                                              GradientsDiscarded discarded) {
+  return std::make_shared<WritingLearner>(std::move(learner), std::move(discarded));
 }
 
-ResourceFactory writing_factory(ResourceFactory make) {
-  return [make = std::move(make)](const Plan& plan,
-                                  int32_t index) -> Result<std::shared_ptr<Resource>> {
+ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded) {
+  return [make = std::move(make), discarded = std::move(discarded)](
+             const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
-      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner)));
+      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner), discarded));
     return made;
   };
 }

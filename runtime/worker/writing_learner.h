@@ -10,6 +10,7 @@
 /// on the writer's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "kernels/train/learner.h"
@@ -17,9 +18,15 @@
 
 namespace primerl {
 
-std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner);
+/// Called on the thread of a call that closed open gradients of the tenant without a training step:
+/// a client discarded them, or the call was stopped or failed.
+using GradientsDiscarded = std::function<void(TenantSlot tenant)>;
+
+/// `discarded` may be empty.
+std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner,
+                                              GradientsDiscarded discarded = {});
 
 /// Wraps every learner that `make` makes.
-ResourceFactory writing_factory(ResourceFactory make);
+ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded = {});
 
 }  // namespace primerl

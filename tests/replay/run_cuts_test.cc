@@ -88,6 +88,20 @@ TEST_F(CutsOfARun, OfALearnerNeedACheckpointThatIsNotOlder) {
   EXPECT_EQ(choose(20).files.size(), 1U);
 }
 
+/// No checkpoint has open gradients. Without this the newest checkpoint's loss made a run fail that
+/// was resumed.
+TEST_F(CutsOfARun, WithOpenGradientsNeedACheckpointOfALaterStep) {
+  CutHead open = head(1);
+  open.learner_steps = {{0, 20}};
+  open.open_tenants = {0};
+  write(open);
+  const CutChoice choice = choose(20);
+  EXPECT_TRUE(choice.files.empty());
+  EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("its learner had open gradients after 20 steps, "
+                                                  "the newest checkpoint is of step 20")));
+  EXPECT_EQ(choose(21).files.size(), 1U);
+}
+
 /// Cuts beside a recorded run: a replay, or a fork, begins with one of them.
 class SavedStatesOfARun : public CutsOfARun {
  protected:

@@ -21,6 +21,7 @@
 #include "kernels/engine/engine.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/backends/tenant_resources.h"
 #include "runtime/exec/virtual_executor.h"
 #include "tests/sim/demo_run.h"
 
@@ -272,7 +273,7 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
   options.seed = seed;
   options.step_hooks = with == With::kFaults ? &faults : nullptr;
   options.events_max = 4'000'000;
-  options.tenant_resources = tenant_resources();
+  options.tenant_resources = tell_resource;
   options.events = guests.events();
   options.is_hosted = true;
   options.make_tenant = [&](const Plan& of, const TenantChange& change) {

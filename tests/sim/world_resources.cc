@@ -93,12 +93,20 @@ class WatchedLearner final : public Learner {
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     return learner_->load(tenant, folder);
   }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    return learner_->load_weights(tenant, folder, others);
+  }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t turn,
                                                  const StopRequested& stop) override {
     return learner_->step_queued(std::move(batch), turn, stop);
   }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
+  Status begin_tenant(const AdapterTraining& tenant) override {
+    return learner_->begin_tenant(tenant);
+  }
+  void end_tenant(TenantSlot tenant) override { learner_->end_tenant(tenant); }
   SampleLimits limits() const override {
     on_limits_();
     return learner_->limits();
@@ -130,6 +138,7 @@ class SharedChannel final : public WeightChannel {
     return snapshot;
   }
   PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
+  void drop(WeightsKey key) override { channel_->drop(key); }
   Status expect(const WeightManifest& manifest) override { return channel_->expect(manifest); }
   std::string describe() const override { return channel_->describe(); }
 

@@ -54,6 +54,20 @@ void put(const fs::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
+TEST(CutFile, NamesTenantsThatJoinedAndThoseWithOpenGradients) {
+  ScratchFolder scratch;
+  CutHead head = a_head();
+  head.learner_steps = {{0, 20}, {2, 0}, {3, 7}};
+  head.open_tenants = {2, 3};
+  head.slots = {{TenantSlot(2), 0, "alice"}, {TenantSlot(3), 4, "bob"}};
+  ASSERT_TRUE(write_cut(scratch.path(), head, a_cut()).ok());
+  const auto read = read_cut_head(scratch.path() / "driver.2.3.cut");
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  EXPECT_EQ(read->open_tenants, head.open_tenants);
+  EXPECT_EQ(read->slots, head.slots);
+  EXPECT_THAT(checkpoints_needed(*read), ElementsAre(Pair(0U, 20), Pair(2U, 1), Pair(3U, 8)));
+}
+
 TEST(CutFile, ComesBackAsItWasWritten) {
   ScratchFolder scratch;
   ASSERT_TRUE(write_cut(scratch.path(), a_head(), a_cut()).ok());

@@ -124,6 +124,60 @@ TEST(WaitingCuts, ThatATenantWhichWasSetAsideHasNotPassedAreDropped) {
   EXPECT_EQ(cuts.size(), 1U);
 }
 
+CutFile open_cut(int64_t made_at, const std::vector<int64_t>& steps, uint32_t open) {
+  CutFile file = waiting_cut(made_at, steps);
+  file.head.open_tenants = {open};
+  return file;
+}
+
+TEST(WaitingCuts, WithOpenGradientsNeedTheStepThatUsesThem) {
+  WaitingCuts cuts(2, kCutEvery, {5, 7});
+  EXPECT_FALSE(cuts.add(open_cut(1, {5, 7}, 1)));
+  EXPECT_FALSE(cuts.checkpoint_committed(slot(1), 7));
+  EXPECT_THAT(cuts.requests(second(1)), IsEmpty());
+  EXPECT_THAT(cuts.requests(second(61)), ElementsAre(WaitingCuts::Request{slot(1), 8}));
+  EXPECT_TRUE(cuts.checkpoint_committed(slot(1), 8).has_value());
+}
+
+TEST(WaitingCuts, AreDroppedWhenANewerOneLacksTheirGradients) {
+  WaitingCuts cuts(2, kCutEvery, {5, 6});
+  EXPECT_FALSE(cuts.add(open_cut(1, {5, 7}, 0)));
+  EXPECT_FALSE(cuts.takes_new_cut(slot(1))) << "it has no open gradients";
+  EXPECT_TRUE(cuts.takes_new_cut(slot(0)));
+  EXPECT_FALSE(cuts.takes_new_cut(slot(0))) << "the new cut was asked for";
+  EXPECT_FALSE(cuts.add(waiting_cut(2, {5, 7})));
+  EXPECT_EQ(cuts.size(), 1U);
+  EXPECT_EQ(cuts.checkpoint_committed(slot(1), 7)->head.at, second(2));
+}
+
+TEST(WaitingCuts, StayWhenANewerOneHasUsedTheirGradients) {
+  WaitingCuts cuts(1, kCutEvery, {5});
+  EXPECT_FALSE(cuts.add(open_cut(1, {5}, 0)));
+  EXPECT_FALSE(cuts.add(waiting_cut(2, {6})));
+  EXPECT_FALSE(cuts.add(open_cut(3, {6}, 0)));
+  EXPECT_EQ(cuts.checkpoint_committed(slot(0), 6)->head.at, second(2));
+  EXPECT_EQ(cuts.size(), 1U);
+}
+
+/// Steps of the tenants of a slot are counted from the beginning each.
+TEST(WaitingCuts, OfATenantThatJoinedNeedItsOwnCheckpoints) {
+  WaitingCuts cuts(2, kCutEvery, {50, 0});
+  EXPECT_FALSE(cuts.add(waiting_cut(1, {51, 3}))) << "of the earlier tenant";
+  EXPECT_FALSE(cuts.add(waiting_cut(2, {50, 3}))) << "which has passed this one";
+  cuts.tenant_joined(slot(0), 1);
+  EXPECT_EQ(cuts.size(), 1U);
+  CutFile joined = waiting_cut(3, {2, 3});
+  joined.head.slots = {{slot(0), 1, "bob"}};
+  EXPECT_FALSE(cuts.add(joined));
+  EXPECT_EQ(cuts.checkpoint_committed(slot(1), 3)->head.at, second(2));
+  EXPECT_EQ(cuts.checkpoint_committed(slot(0), 2)->head.at, second(3));
+  // A cut may tell it first.
+  joined = waiting_cut(4, {1});
+  joined.head.slots = {{slot(0), 2, "carl"}};
+  EXPECT_FALSE(cuts.add(joined)) << "the checkpoint of step 2 is bob's";
+  EXPECT_TRUE(cuts.checkpoint_committed(slot(0), 1).has_value());
+}
+
 /// 4 to 256 tenants with steps and checkpoints of their own, some of which save only at their end.
 /// However they are staggered, a cut is written at least every two and a half intervals.
 struct Hosted {

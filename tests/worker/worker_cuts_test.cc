@@ -62,6 +62,7 @@ class Cutting {
     state.group = GroupId(0);
     state.at = saved_at;
     state.set_aside = set_aside;
+    state.slots = slots;
     state.actors.resize(plan->groups.front().instances.size());
     for (SavedActor& actor : state.actors) actor.has_drained = !set_aside.empty();
     LearnerProgress progress;
@@ -97,6 +98,7 @@ class Cutting {
   std::vector<int64_t> learner_steps;  // by tenant
   bool has_open_gradients = false;     // the first tenant
   std::set<TenantSlot> set_aside;
+  std::vector<SavedSlot> slots;
   Time saved_at;
   bool is_slow = false;  // the group is in a long step: save() ends it
   bool is_useless = false;
@@ -271,6 +273,72 @@ TEST(WorkerCuts, WithOpenGradientsWaitForTheCheckpointOfALaterStep) {
     later.cuts->checkpoint_committed(TenantSlot(0), 11 + steps);
     EXPECT_TRUE(later.wait([&] { return later.files().size() == 1; }));
   }
+}
+
+TEST(WorkerCuts, NameTheTenantsWithOpenGradients) {
+  Cutting cutting(true);
+  cutting.learner_steps[0] = 5;
+  cutting.has_open_gradients = true;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 15);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  const auto head = read_cut_head(list_cuts(cutting.scratch.path()).front());
+  ASSERT_TRUE(head.ok());
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{15})));
+  EXPECT_THAT(head->open_tenants, ElementsAre(0U));
+  EXPECT_THAT(checkpoints_needed(*head), ElementsAre(std::pair(0U, int64_t{16})));
+}
+
+/// A client may discard its gradients and make no further step. The cut that has them would wait
+/// for ever, and with it every older checkpoint's state.
+TEST(WorkerCuts, WithGradientsThatAreDiscardedGiveWayToANewOne) {
+  Cutting cutting(true);
+  cutting.learner_steps[0] = 5;
+  cutting.has_open_gradients = true;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 15);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
+  ASSERT_EQ(cutting.num_ordered, 1);
+  cutting.has_open_gradients = false;
+  cutting.cuts->gradients_discarded(TenantSlot(0));
+  EXPECT_EQ(cutting.num_ordered, 2);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  const auto head = read_cut_head(list_cuts(cutting.scratch.path()).front());
+  EXPECT_EQ(head->number, 2U);
+  EXPECT_THAT(head->open_tenants, IsEmpty());
+  cutting.cuts->gradients_discarded(TenantSlot(0));
+  EXPECT_EQ(cutting.num_ordered, 2) << "no cut waits for gradients";
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
+  cutting.cuts.reset();
+  EXPECT_EQ(cutting.files().size(), 1U) << "the older cut was dropped";
+}
+
+TEST(WorkerCuts, NameTheTenantsThatHaveJoined) {
+  Cutting cutting(true);
+  cutting.slots = {
+      {.slot = TenantSlot(0), .tenancy = 3, .name = "alice", .table = "[tenant.alice]"}};
+  cutting.learner_steps[0] = 5;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 5);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 4);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 5);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  const auto head = read_cut_head(list_cuts(cutting.scratch.path()).front());
+  ASSERT_TRUE(head.ok());
+  EXPECT_THAT(head->slots, ElementsAre(CutSlot{TenantSlot(0), 3, "alice"}));
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{5})))
+      << "steps of the slot's earlier tenant, before this start, do not count";
+}
+
+/// The newest checkpoint of the slot is of a tenant that has left.
+TEST(WorkerCuts, OfANewTenantWaitForItsOwnCheckpoint) {
+  Cutting cutting(true);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 50);
+  cutting.slots = {{.slot = TenantSlot(0), .tenancy = 1, .name = "bob", .table = {}}};
+  cutting.cuts->tenant_joined(TenantSlot(0), 1);
+  cutting.learner_steps[0] = 5;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 5);
+  EXPECT_THAT(cutting.files(), IsEmpty());
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 5);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
 }
 
 TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {

@@ -25,6 +25,7 @@ size_t item_bytes(IndexKind kind) {
     case IndexKind::kNotes:
     case IndexKind::kLifecycle:
     case IndexKind::kGaps:
+    case IndexKind::kTenantSteps:
       return 4;
     case IndexKind::kStepDigests:
     case IndexKind::kPayloadDigests:

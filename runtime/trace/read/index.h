@@ -23,7 +23,7 @@
 
 namespace primerl {
 
-inline constexpr uint32_t kIndexVersion = 2;
+inline constexpr uint32_t kIndexVersion = 3;
 /// The digests of this many steps of a group are added to one sum: those with equal step /
 /// kDigestSteps.
 inline constexpr uint64_t kDigestSteps = 1024;
@@ -47,6 +47,7 @@ enum class IndexKind : uint32_t {
   kDamage,          // IndexDamage
   kVersions,        // VersionMark
   kBlobs,           // 32-byte hashes of content in the content store
+  kTenantSteps,     // u32 positions of a group's tenant events, by step
 };
 
 struct IndexSection {
@@ -100,7 +101,8 @@ struct IndexDamage {
 struct VersionMark {
   int64_t at_ns = 0;
   int64_t version = 0;
-  uint32_t tenant = 0, reserved = 0;
+  uint32_t tenant = 0;
+  uint32_t tenancy = 0;  // 0 in an index, which may not have the join; known in an open trace
 };
 
 /// Digest of a frame's fields that a replay must repeat: all except times and whether the step was

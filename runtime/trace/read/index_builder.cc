@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "graph/base/random.h"
+#include "graph/tenancies.h"
 #include "runtime/trace/payload_frame.h"
 #include "runtime/wire/payload_check.h"
 
@@ -197,6 +198,10 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
       return is_index_or_none(frame.subject, num_instances);
     case StepKind::kCommand:
       return frame.instance != UINT32_MAX;
+    case StepKind::kTenant:
+      return frame.instance == UINT32_MAX && is_index(frame.tenant, catalog.tenants.size()) &&
+             frame.subject <= static_cast<uint32_t>(TenantChange::Kind::kLeave) &&
+             frame.sequence <= kTenancyMax;
     case StepKind::kWork:
     case StepKind::kDrain:
       return true;
@@ -289,6 +294,12 @@ void IndexBuilder::add_delivery(const Frame& frame) {
   ++header_.num_deliveries;
   header_.first_ns = std::min(header_.first_ns, delivery.began_ns);
   header_.last_ns = std::max(header_.last_ns, delivery.began_ns);
+  if (delivery.step_kind == static_cast<uint8_t>(StepKind::kTenant)) {
+    group.tenant_steps.push_back({delivery.step, position_of(frame)});
+    // Versions of the next tenant of the slot begin anew.
+    if (delivery.subject == static_cast<uint32_t>(TenantChange::Kind::kJoin))
+      newest_.erase(delivery.tenant);
+  }
   if (delivery.step_kind != static_cast<uint8_t>(StepKind::kMessage)) return;
   OfLink& link = links_[delivery.subject];
   LinkStats& stats = link.stats;
@@ -382,6 +393,7 @@ void IndexBuilder::write(IndexHeader header, std::vector<uint64_t>& out) const {
     add(by_step(IndexKind::kEmissions, h, group.emissions));
     add(by_step(IndexKind::kNotes, h, group.notes));
     add(by_step(IndexKind::kLifecycle, h, group.lifecycle));
+    add(by_step(IndexKind::kTenantSteps, h, group.tenant_steps));
     write_digests(writer, IndexKind::kStepDigests, h, group.step_digests);
     write_digests(writer, IndexKind::kPayloadDigests, h, group.payload_digests);
     const bool has_steps = !group.runs.empty();

@@ -44,7 +44,7 @@ class IndexBuilder {
   };
   struct OfGroup {
     std::vector<Run> runs;
-    std::vector<Stepped> emissions, notes, lifecycle;
+    std::vector<Stepped> emissions, notes, lifecycle, tenant_steps;
     std::map<uint64_t, uint64_t> step_digests, payload_digests;  // by block
     GroupStats stats[kNumStepKinds];                             // by StepKind
   };

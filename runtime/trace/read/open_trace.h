@@ -12,6 +12,7 @@
 #include "runtime/trace/payload_frame.h"
 #include "runtime/trace/read/index_builder.h"
 #include "runtime/trace/read/summary.h"
+#include "runtime/trace/read/tenant_uses.h"
 #include "runtime/trace/read/trace.h"
 
 namespace primerl {
@@ -57,6 +58,7 @@ struct TraceFiles {
       // by process, start, incarnation, number
       segments;
   std::vector<TraceFault> faults;  // unreadable files
+  std::vector<CutHead> saved;      // whose slots name tenants with a join that is not in the record
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
   bool is_run = false;  // the path was a run folder, not the folder of one start
@@ -109,6 +111,7 @@ class OpenTrace final : public Trace {
   Result<StoredPayload> payload(const MessageKey& key) const override;
   bool has_payload(const MessageKey& key) const override;
   std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override;
+  const TenantUses& tenants() const override { return tenants_; }
   const TraceSummary& summary() const override { return summary_; }
   std::optional<Digest> digest(GroupId group, uint64_t block) const override;
   void visit(Time from, Time to,
@@ -117,13 +120,20 @@ class OpenTrace final : public Trace {
  private:
   struct OfGroup {
     std::vector<StepPiece> steps;
-    std::vector<KeyPiece> emissions, notes, lifecycle;
+    std::vector<KeyPiece> emissions, notes, lifecycle, tenant_steps;
     std::vector<Digest> digests;  // by block - first_block; empty: no digests
     uint64_t first_block = 0;
     std::vector<std::pair<uint64_t, uint64_t>> replaced;  // steps that later segments record again
   };
   struct OfLink {
     std::vector<KeyPiece> deliveries, payloads;
+  };
+
+  struct TenantStep {
+    GroupId group;
+    uint64_t step = 0;
+    Time began;
+    TenantChange change;
   };
 
   // Called once, by the constructor.
@@ -134,6 +144,9 @@ class OpenTrace final : public Trace {
   void subtract_steps(const OfGroup& group, uint64_t first);
   void subtract_payloads(const OfGroup& group, uint64_t first);
   void add_summary(const TraceSegment& segment);
+  void find_tenants();  // trace_tenants.cc
+  void read_tenant_step(GroupId group, uint64_t step, std::vector<TenantStep>& steps);
+  void place_versions();
   void add_digests();
   void count_skipped();
   void find_faults();  // trace_faults.cc
@@ -170,6 +183,7 @@ class OpenTrace final : public Trace {
                                     // start resumed
   std::vector<TraceFault> faults_;
   TraceSummary summary_;
+  TenantUses tenants_;
   bool is_closed_ = false;
 };
 

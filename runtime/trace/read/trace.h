@@ -52,8 +52,9 @@ struct TraceStep {
   uint32_t type = UINT32_MAX;  // index into the catalog's types
   uint64_t payload_check = 0;
   uint32_t payload_bytes = 0;
-  // kTimer, kPeer, kCommand
-  uint32_t subject = 0;  // timer index; instance of a peer event; input of a command
+  // kTimer, kPeer, kCommand, kTenant
+  uint32_t subject = 0;  // timer index; instance of a peer event; input of a command; kind of a
+                         // tenant event, whose slot is `tenant` and whose number is `sequence`
   bool is_failed() const { return (flags & kFailed) != 0; }
 };
 
@@ -123,6 +124,7 @@ struct TraceExcerpt {
   uint64_t last_step = 0;
 };
 
+class TenantUses;     // tenant_uses.h
 struct TraceSummary;  // summary.h
 
 class Trace {
@@ -178,6 +180,8 @@ class Trace {
   /// The stored messages that a step emitted, in order of emission.
   virtual std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const = 0;
 
+  /// Which tenant had which slot at which step.
+  virtual const TenantUses& tenants() const = 0;
   /// Counts of the whole trace, without reading it (summary.h).
   virtual const TraceSummary& summary() const = 0;
   /// Two numbers for steps [block * 1024, block * 1024 + 1023] of a group: a digest of the steps

@@ -102,6 +102,23 @@ bool has_base(const fs::path& folder) {
   return std::ranges::any_of(cuts, [](const fs::path& file) { return read_cut_head(file).ok(); });
 }
 
+/// The cuts that may name tenants whose join was retired, or is in a folder that is not read.
+std::vector<CutHead> cuts_with_slots(const std::vector<TraceStart>& starts,
+                                     const TraceCatalog& catalog, const Trace::Part* part) {
+  std::vector<CutHead> heads;
+  if (TenantUses(catalog).all().size() == catalog.tenants.size()) return heads;  // no free slot
+  if (part != nullptr) heads.assign(part->from.begin(), part->from.end());
+  for (const TraceStart& start : starts) {
+    const bool is_cut_off =
+        std::ranges::any_of(start.gone, [](const auto& of) { return of.second > 0; });
+    if (!is_cut_off && &start != &starts.front()) continue;
+    for (const fs::path& file : is_cut_off ? list_cuts(start.folder) : list_base_cuts(start.folder))
+      if (auto head = read_cut_head(file); head.ok() && !head->slots.empty())
+        heads.push_back(std::move(head).value());
+  }
+  return heads;
+}
+
 struct Opening {
   std::vector<std::shared_ptr<TraceSegment>> segments;
   std::vector<TraceFault> faults;
@@ -330,6 +347,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* pa
   ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folders.back(), *catalog));
   for (TraceStart& start : found.starts)
     start.base_steps = read_base_steps(start.folder, catalog->groups.size());
+  found.saved = cuts_with_slots(found.starts, *catalog, part);
   found.catalog = std::move(*catalog);
   found.is_run = part == nullptr && folders.back() != given;
   found.segments.assign(opening.segments.begin(), opening.segments.end());

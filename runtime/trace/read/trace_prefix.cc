@@ -60,6 +60,7 @@ class PrefixTrace final : public Trace {
   std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override {
     return has(group, step) ? whole_->stored_emissions(group, step) : std::vector<MessageKey>();
   }
+  const TenantUses& tenants() const override { return whole_->tenants(); }
   const TraceSummary& summary() const override { return whole_->summary(); }
   std::optional<Digest> digest(GroupId group, uint64_t block) const override {
     return has(group, block * kDigestSteps + kDigestSteps - 1) ? whole_->digest(group, block)

@@ -35,6 +35,7 @@ OpenTrace::OpenTrace(TraceFiles files)
         num_left_[i], fault.file);
     faults_.push_back(std::move(fault));
   }
+  find_tenants();
   add_digests();
   count_skipped();
   find_faults();
@@ -45,7 +46,8 @@ void OpenTrace::add(const TraceSegment& segment) {
   for (const IndexSection& section : index.sections()) {
     const bool is_host_section =
         section.kind == IndexKind::kSteps || section.kind == IndexKind::kEmissions ||
-        section.kind == IndexKind::kNotes || section.kind == IndexKind::kLifecycle;
+        section.kind == IndexKind::kNotes || section.kind == IndexKind::kLifecycle ||
+        section.kind == IndexKind::kTenantSteps;
     const bool is_link_section =
         section.kind == IndexKind::kDeliveries || section.kind == IndexKind::kPayloads;
     if ((is_host_section && section.id >= groups_.size()) ||
@@ -64,6 +66,7 @@ void OpenTrace::add(const TraceSegment& segment) {
     if (section.kind == IndexKind::kEmissions) groups_[section.id].emissions.push_back(piece);
     if (section.kind == IndexKind::kNotes) groups_[section.id].notes.push_back(piece);
     if (section.kind == IndexKind::kLifecycle) groups_[section.id].lifecycle.push_back(piece);
+    if (section.kind == IndexKind::kTenantSteps) groups_[section.id].tenant_steps.push_back(piece);
     if (section.kind == IndexKind::kDeliveries) links_[section.id].deliveries.push_back(piece);
     if (section.kind == IndexKind::kPayloads) links_[section.id].payloads.push_back(piece);
   }
@@ -216,10 +219,11 @@ void OpenTrace::add_digests() {
         }
       }
   // Keeps the first occurrence of each version, over all segments.
+  place_versions();
   std::ranges::stable_sort(summary_.versions, {}, &VersionMark::at_ns);
-  std::map<uint32_t, int64_t> newest;
+  std::map<std::pair<uint32_t, uint32_t>, int64_t> newest;
   std::erase_if(summary_.versions, [&](const VersionMark& mark) {
-    const auto [known, is_new] = newest.try_emplace(mark.tenant, mark.version);
+    const auto [known, is_new] = newest.try_emplace({mark.tenant, mark.tenancy}, mark.version);
     if (is_new) return false;
     if (known->second >= mark.version) return true;
     known->second = mark.version;

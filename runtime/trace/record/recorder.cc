@@ -6,6 +6,7 @@
 #include "runtime/trace/command_note.h"
 #include "runtime/trace/record/gap_ledger.h"
 #include "runtime/trace/record/payload_writer.h"
+#include "runtime/trace/tenant_note.h"
 #include "runtime/wire/frame.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
@@ -109,6 +110,14 @@ void Recorder::on_step(const StepRecord& record) {
     record.command->type->write(check, record.command->message.get());
     frame.payload_check = check.value();
     frame.payload_bytes = saturated32(check.num_bytes());
+  } else if (record.kind == StepKind::kTenant) {
+    const TenantChange& change = *record.tenant_change;
+    frame.subject = static_cast<uint32_t>(change.kind);
+    frame.sequence = change.tenancy;
+    frame.tenant = change.slot.value;
+    const TenantCheck check = tenant_check(change);
+    frame.payload_check = check.value;
+    frame.payload_bytes = saturated32(check.num_bytes);
   }
   frame.header.flags = flags;
   (void)writer_.append(bytes_of(frame));
@@ -133,6 +142,12 @@ uint64_t Recorder::write_notes(const StepRecord& record) {
   if (record.command != nullptr) {
     if (const auto bytes = write_command_note(*record.command); bytes.ok())
       note(NoteKind::kCommand, *bytes);
+    else
+      scratch_[record.group.index()].num_unstored += 1;
+  }
+  if (record.tenant_change != nullptr) {
+    if (const auto bytes = write_tenant_note(*record.tenant_change); bytes.ok())
+      note(NoteKind::kTenant, *bytes);
     else
       scratch_[record.group.index()].num_unstored += 1;
   }
