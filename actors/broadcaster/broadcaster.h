@@ -4,13 +4,16 @@
 ///   weights  ->  [ broadcaster ]  ~~~> update, live
 ///   applied ~~~>
 ///
-/// Threads: pooled. State: the update in flight of each key (WeightsKey: tenant and adapter).
-/// Order: one update of a key at a time; of the versions that arrive meanwhile only the newest
-/// follows. Keys do not wait for each other: tenants may share a broadcaster, and their versions
-/// may have equal numbers. An engine that has not answered within `applied_max` is set aside for
-/// that key: the broadcaster does not wait for it until it has applied the live version. If every
-/// engine reports that it cannot apply an update, no later version could become live. The tenant
-/// then fails with the text of the last report, and later messages for its keys are ignored.
+/// Threads: pooled. State: the update in flight of each key (WeightsKey: tenant and adapter), at
+/// most kWeightsKeysMax keys. Order: one update of a key at a time; of the versions that arrive
+/// meanwhile only the newest follows. Keys do not wait for each other: tenants may share a
+/// broadcaster, and their versions may have equal numbers. A handler sends at most one message of a
+/// tenant on each output, with all its keys. A snapshot that is dropped is forgotten here, and the
+/// engines drop it; nothing waits for that. An engine that has not answered within `applied_max` is
+/// set aside for that key: the broadcaster does not wait for it until it has applied the live
+/// version. If every engine reports that it cannot apply an update, no later version could become
+/// live. The tenant then fails with the text of the last report, and later messages for its keys
+/// are ignored.
 #pragma once
 
 #include <map>
@@ -34,6 +37,8 @@ class Broadcaster final : public Actor {
   explicit Broadcaster(const BroadcasterOptions& options) : options_(options) {}
 
   Status on_peer(const PeerEvent& event) override;
+  /// At kLeave it forgets the tenant's keys.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// What one engine has applied for one key.
@@ -64,15 +69,33 @@ class Broadcaster final : public Actor {
     }
   };
 
+  /// The keys of a tenant that a handler changed: the first one for each output. The message has
+  /// the others too.
+  struct Change {
+    std::optional<WeightsKey> live;
+    std::optional<WeightsKey> update;
+  };
+  using Changes = std::map<WeightsKey, Change>;  // by moving key
+
   Status on_weights(const WeightsReady& ready);
+  Status drop(WeightsKey key);
   Status on_applied(const PolicyApplied& applied);
   Status on_timeout();
 
-  void begin(WeightsKey key, KeyRecord& record, PolicyVersion version);
+  void begin(WeightsKey key, KeyRecord& record, PolicyVersion version, Changes& changes);
   /// Makes the update live when every engine that counts has applied it; then begins the next one.
-  void make_live_if_applied(WeightsKey key, KeyRecord& record);
-  void set_late_aside(WeightsKey key, KeyRecord& record);
-  void send_update(WeightsKey key, PolicyVersion version);
+  void make_live_if_applied(WeightsKey key, KeyRecord& record, Changes& changes);
+  void set_late_aside(WeightsKey key, KeyRecord& record, Changes& changes);
+  void take_applied(WeightsKey key, KeyRecord& record, InstanceId engine, PolicyVersion version);
+  void take_fault(WeightsKey key, KeyRecord& record, const PolicyApplied& applied);
+  /// Null: the key is an unknown snapshot, so it was dropped.
+  KeyRecord* record_of(WeightsKey key);
+  void send(const Changes& changes);
+  PolicyUpdate update_of(WeightsKey key) const;
+  PolicyLive live_of(WeightsKey key) const;
+  /// The other keys of the tenancy of `key`, where `version_of(record)` is not none.
+  template <class F>
+  std::vector<AdapterVersion> others_of(WeightsKey key, const F& version_of) const;
   /// Sets the one timer to the earliest `late_at`.
   void arm();
   std::string name_of(WeightsKey key, PolicyVersion version) const;

@@ -1,6 +1,7 @@
 #include "actors/common/engine_user.h"
 
 #include <algorithm>
+#include <set>
 
 #include "actors/common/tenant_key.h"
 
@@ -10,8 +11,55 @@ Status EngineUser::start(Resources& resources) {
   engine_ = &resources.get<Engine>("engine");
   weights_ = resources.get_if<WeightChannel>("weights");
   if (weights_ != nullptr) RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
-  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
+  for (const TenantSlot slot : services().tenants()) known_[slot] = false;
+  choose_load_tenant();
   return ok();
+}
+
+Status EngineUser::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  switch (kind) {
+    case TenantChange::Kind::kJoin:  // other processes may not know it yet
+      known_.erase(slot);
+      break;
+    case TenantChange::Kind::kStart:
+    case TenantChange::Kind::kResume:
+      known_[slot] = false;
+      break;
+    case TenantChange::Kind::kPause:
+      if (known_.contains(slot)) known_[slot] = true;
+      break;
+    case TenantChange::Kind::kLeave:
+      known_.erase(slot);
+      drop_tenant(slot);
+      break;
+  }
+  choose_load_tenant();
+  return ok();
+}
+
+void EngineUser::choose_load_tenant() {
+  const auto open = std::ranges::find(known_, false, [](const auto& each) { return each.second; });
+  if (open != known_.end())
+    load_tenant_ = open->first;
+  else
+    load_tenant_ = known_.empty() ? TenantSlot() : known_.begin()->first;
+}
+
+/// The other user of the engine does the same; what is dropped already is ignored.
+void EngineUser::drop_tenant(TenantSlot slot) {
+  std::set<WeightsKey> keys;
+  if (weights_ != nullptr) keys.insert(weights_key(services(), slot));
+  for (const auto& [key, version] : applied_.of_tenant(slot)) keys.insert(key);
+  for (const auto& [key, coming] : coming_)
+    if (key.tenant == slot) keys.insert(key);
+  for (const WeightsKey key : keys) {
+    coming_.erase(key);
+    applied_.erase(key);
+    engine_->drop(key);
+    weights_->drop(key);
+  }
+  // A load that was sent for the tenant may not have arrived.
+  sent_load_.reset();
 }
 
 /// Drops updates whose weights have not arrived: they are not applied any more.
@@ -30,14 +78,60 @@ Status EngineUser::on_peer(const PeerEvent& event) {
 Status EngineUser::on_update(const PolicyUpdate& update) {
   CHECK(weights_ != nullptr, "check_weights() refuses updates of a frozen engine");
   const auto& delivery = services().delivery();
-  const WeightsKey key = key_of(delivery.tenant);
-  coming_[key] = Coming{update.version, delivery.ref};
-  if (const auto wait = take(key)) services().set_timer("weights", *wait);
+  const WeightsKey key = key_of(services(), delivery.tenant, update.adapter);
+  drop_unnamed(update, key);
+  bool is_any_new = false;
+  for (const AdapterVersion& other : update.others) {
+    const WeightsKey name = key_of(services(), delivery.tenant, other.adapter);
+    const auto coming = coming_.find(name);
+    if (other.version <= applied_.of(name) ||
+        (coming != coming_.end() && other.version <= coming->second.version))
+      continue;
+    coming_[name] = Coming{other.version, delivery.ref};
+    is_any_new = true;
+  }
+  std::optional<Duration> wait;
+  if (!update.is_dropped) {
+    coming_[key] = Coming{update.version, delivery.ref};
+    wait = take(key);
+  }
+  if (is_any_new) wait = Duration();
+  if (wait) services().set_timer("weights", *wait);
   return ok();
 }
 
-WeightsKey EngineUser::key_of(TenantSlot tenant) const {
-  return weights_ == nullptr ? WeightsKey{tenant} : weights_key(services(), tenant);
+/// Both users of an engine get the update, and each drops what it knows: the first one drops the
+/// key from the engine, and the other one may have applied it again meanwhile.
+void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
+  std::set<WeightsKey> gone;
+  const auto look_at = [&](WeightsKey each) {
+    if (each.is_snapshot() && each.moving_key() == key.moving_key()) gone.insert(each);
+  };
+  for (const auto& [each, version] : applied_.of_tenant(key.tenant)) look_at(each);
+  for (const auto& [each, coming] : coming_) look_at(each);
+  if (update.is_dropped)
+    look_at(key);
+  else
+    gone.erase(key);
+  for (const AdapterVersion& other : update.others)
+    gone.erase(key_of(services(), key.tenant, other.adapter));
+  if (gone.empty()) return;
+  for (const WeightsKey each : gone) {
+    coming_.erase(each);
+    applied_.erase(each);
+    engine_->drop(each);
+    weights_->drop(each);
+  }
+  send_load(engine_->state(), std::nullopt, {gone.begin(), gone.end()});
+}
+
+Result<WeightsKey> EngineUser::key_for(TenantSlot tenant, AdapterId adapter) const {
+  const WeightsKey key = key_of(services(), tenant, adapter);
+  if (key.is_snapshot() && applied_.of(key).is_none())
+    return error(Code::kNotFound, "this engine does not have {}", key)
+        .note(weights_ == nullptr ? "its weights are those of its model folder"
+                                  : "the snapshot was dropped, or is not live yet");
+  return weights_ == nullptr ? WeightsKey{tenant} : key;
 }
 
 Status EngineUser::take_weights() {
@@ -59,6 +153,7 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   PolicyApplied answer;
   answer.version = coming.version;
   answer.engine = services().self();
+  answer.adapter = adapter_in_message(key);
   bool has_changed = false;
   auto snapshot = weights_->fetch(key, coming.version);
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound &&
@@ -84,7 +179,10 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   coming_.erase(key);
   // The load is sent before the answer, so the router knows that this engine has the version before
   // a group opens under it.
-  send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt);
+  send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt, {});
+  for (const auto& [other, version] : applied_.of_tenant(key.tenant))
+    if (other != key && other.moving_key() == key.moving_key())
+      answer.others.push_back({adapter_in_message(other), version});
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;
 }
@@ -96,9 +194,8 @@ Result<std::optional<uint64_t>> EngineUser::apply(
   return std::optional(num_tensors);
 }
 
-/// A newer load overwrites an older one that has not arrived. So a load repeats the versions of the
-/// last one, unless that one has arrived.
-void EngineUser::send_load(const EngineState& state, std::optional<WeightsKey> changed) {
+void EngineUser::send_load(const EngineState& state, std::optional<WeightsKey> changed,
+                           const std::vector<WeightsKey>& gone) {
   EngineLoad load;
   load.engine = services().self();
   load.num_running = state.num_running;
@@ -107,16 +204,37 @@ void EngineUser::send_load(const EngineState& state, std::optional<WeightsKey> c
   load.num_completed = state.num_completed;
   load.num_failed = state.num_failed;
   fill(load, state);
-  if (sent_load_ && !changed && !has_changed(*sent_load_, load)) return;
+  if (sent_load_ && !changed && gone.empty() && !has_changed(*sent_load_, load)) return;
   if (load_tenant_.is_none()) return;
-  if (!sent_load_)
-    load.applied = applied_;
-  else if (!sent_load_->applied.empty() && !load_.has_arrived())
-    load.applied = sent_load_->applied;
-  if (changed)
-    CHECK(load.applied.raise(*changed, applied_.of(*changed)), "a load with too many keys");
+  add_changes(load, changed, gone);
   sent_load_ = load;
   load_.send(std::move(load), for_tenant(load_tenant_));
+}
+
+/// A newer load overwrites an older one that has not arrived. So a load repeats the versions of the
+/// last one, unless that one has arrived.
+void EngineUser::add_changes(EngineLoad& load, std::optional<WeightsKey> changed,
+                             const std::vector<WeightsKey>& gone) const {
+  const bool is_repeated = sent_load_ && sent_load_->has_versions() && !load_.has_arrived();
+  load.is_whole = !sent_load_ || (is_repeated && sent_load_->is_whole);
+  if (load.is_whole) {
+    load.applied = applied_;
+    return;
+  }
+  if (is_repeated) {
+    load.applied = sent_load_->applied;
+    load.gone = sent_load_->gone;
+  }
+  if (changed)
+    CHECK(load.applied.raise(*changed, applied_.of(*changed)), "a load with too many keys");
+  for (const WeightsKey key : gone) {
+    load.applied.erase(key);
+    load.gone.push_back(key);
+  }
+  if (load.gone.size() <= kWeightsKeysMax) return;
+  load.applied = applied_;
+  load.gone.clear();
+  load.is_whole = true;
 }
 
 }  // namespace primerl

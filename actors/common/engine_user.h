@@ -3,14 +3,18 @@
 ///
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
-/// Every update is answered with one PolicyApplied, also when it fails. While an update waits for
-/// its bytes, or until the engine has prepared them, a newer update of the same key replaces it.
-/// Keys do not wait for each other. One handler call applies at most one of them. A node with
-/// `weights = "none"` has no channel: its engine is frozen. Threads: the engine's.
+/// Every version that an update names and that is new here is answered with one PolicyApplied, also
+/// when it fails; the version of the update itself always. While it waits for its bytes, or until
+/// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
+/// other. One handler call applies at most one of them. A snapshot that an update drops, or no
+/// longer names, is dropped at once by engine and channel: its sequences end as cancelled, and
+/// later requests for it are refused. A node with `weights = "none"` has no channel: its engine is
+/// frozen. Threads: the engine's.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "actors/messages/load.h"
 #include "actors/messages/policy.h"
@@ -37,15 +41,18 @@ class EngineUser : public Actor {
   Status drain() override;
   /// A router that was restarted knows nothing of the engine: it gets the load again.
   Status on_peer(const PeerEvent& event) override;
+  /// At kLeave it drops the tenant's keys from the engine and the channel.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  protected:
   Status on_update(const PolicyUpdate& update);
   Status take_weights();
-  /// The weights that generate for a tenant: its own, or those of the folder of a frozen engine.
-  WeightsKey key_of(TenantSlot tenant) const;
+  /// The weights that generate for a request of a tenant: those that it names, or those of the
+  /// folder of a frozen engine. An error names a snapshot that this engine does not have.
+  Result<WeightsKey> key_for(TenantSlot tenant, AdapterId adapter) const;
   /// Sends a new EngineLoad when it differs from the last one. The derived actor fills in its own
   /// counts.
-  void send_load(const EngineState& state) { send_load(state, std::nullopt); }
+  void send_load(const EngineState& state) { send_load(state, std::nullopt, {}); }
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool has_changed(const EngineLoad& told, const EngineLoad& now) const = 0;
   /// The members that handlers change here, for the contract of the derived actor.
@@ -60,6 +67,9 @@ class EngineUser : public Actor {
   Out<EngineLoad> load_;
 
  private:
+  /// A paused tenant may be draining, and a load of it would be one more of its messages.
+  void choose_load_tenant();
+  void drop_tenant(TenantSlot slot);
   /// An update whose bytes have not arrived, or that the engine is preparing.
   struct Coming {
     PolicyVersion version;
@@ -78,11 +88,19 @@ class EngineUser : public Actor {
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 
-  /// `changed`: a key whose version was applied since the last load.
-  void send_load(const EngineState& state, std::optional<WeightsKey> changed);
+  /// Drops the snapshots of the tenancy of `key` that the update does not name.
+  void drop_unnamed(const PolicyUpdate& update, WeightsKey key);
+  /// `changed`: a key whose version was applied since the last load; `gone`: keys that were
+  /// dropped.
+  void send_load(const EngineState& state, std::optional<WeightsKey> changed,
+                 const std::vector<WeightsKey>& gone);
+  void add_changes(EngineLoad& load, std::optional<WeightsKey> changed,
+                   const std::vector<WeightsKey>& gone) const;
 
   WeightChannel* weights_ = nullptr;  // null: the engine is frozen
+  // Both follow from the tenants and on_tenant(), and are not saved.
   TenantSlot load_tenant_;            // any tenant: a load concerns all of them
+  std::map<TenantSlot, bool> known_;  // tenants that every process knows; true: it is paused
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;

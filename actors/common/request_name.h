@@ -24,13 +24,16 @@ struct RequestName {
   }
 };
 
+/// Each of a tenant's weights keys has its sessions: a number of one says nothing of another.
 struct SessionName {
   TenantSlot tenant;
   uint64_t session = 0;
+  AdapterId adapter{};  // as in GenerateRequest; none: the tenant's moving key
   friend constexpr auto operator<=>(const SessionName&, const SessionName&) = default;
   template <class F>
   static void fields(F& f) {
-    f("tenant", &SessionName::tenant)("session", &SessionName::session);
+    f("tenant", &SessionName::tenant)("session", &SessionName::session)("adapter",
+                                                                        &SessionName::adapter);
   }
 };
 

@@ -39,6 +39,8 @@ struct EngineLoad {
   bool is_whole = false;         // `applied` has all versions of the engine
   std::vector<WeightsKey> gone;  // snapshots that the engine dropped, as for `applied`
 
+  bool has_versions() const { return is_whole || !applied.empty() || !gone.empty(); }
+
   template <class F>
   static void fields(F& f) {
     using L = EngineLoad;

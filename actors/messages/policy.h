@@ -41,7 +41,7 @@ struct WeightsReady {
   static constexpr std::string_view kName = "WeightsReady";
   static constexpr uint32_t kVersion = 2;
 
-  PolicyVersion version;
+  PolicyVersion version{};
   bool is_last = false;  // no later version follows: the tenant has finished
   AdapterId adapter{};
   bool is_dropped = false;  // only a snapshot; `version` is none then
@@ -60,7 +60,7 @@ struct PolicyUpdate {
   static constexpr std::string_view kName = "PolicyUpdate";
   static constexpr uint32_t kVersion = 2;
 
-  PolicyVersion version;
+  PolicyVersion version{};
   AdapterId adapter{};
   bool is_dropped = false;  // `version` is none then
   std::vector<AdapterVersion> others{};

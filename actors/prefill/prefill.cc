@@ -67,13 +67,36 @@ Contract Prefill::contract() {
 
 Status Prefill::start(Resources& resources) {
   RETURN_IF_ERROR(EngineUser::start(resources));
+  count_sessions();
+  return ok();
+}
+
+/// At kLeave requests of the tenant are left only if it failed; their answers have no receiver.
+Status Prefill::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  RETURN_IF_ERROR(EngineUser::on_tenant(slot, kind));
+  count_sessions();
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  for (const auto& [name, submitted] : submitted_)
+    if (name.tenant == slot) engine_->abort(sequence_of(name));
+  std::erase_if(submitted_, [slot](const auto& each) { return each.first.tenant == slot; });
+  std::erase_if(done_waiting_,
+                [slot](const Done& done) { return request_of(done.event.id).tenant == slot; });
+  for (const Lease& lease : leases_)
+    if (request_of(lease.id).tenant == slot) engine_->expire(lease.id);
+  std::erase_if(leases_,
+                [slot](const Lease& lease) { return request_of(lease.id).tenant == slot; });
+  if (parked_ && parked_->name.tenant == slot) (void)unpark();
+  sessions_.drop(slot);
+  return ok();
+}
+
+void Prefill::count_sessions() {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   // Twice the rollouts in flight, so that a session that waits for its environment is kept even if
   // as many other sessions begin and end meanwhile.
   sessions_max_ = static_cast<size_t>(std::max(2 * inflight, kSessionsAtLeast));
-  return ok();
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {
@@ -87,8 +110,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
   if (!is_nameable(name))
     return error(Code::kInvalid, "request {} is not below 2^{}", request.request, kRequestBits);
   const auto* prompt =
-      sessions_.take({delivery.tenant, request.session}, request.known, request.prompt_tokens,
-                     options_.session_tokens_max, sessions_max_);
+      sessions_.take({delivery.tenant, request.session, request.adapter}, request.known,
+                     request.prompt_tokens, options_.session_tokens_max, sessions_max_);
   if (prompt == nullptr) {
     services().count("sessions_unknown", 1);
     answer(request, FinishReason::kUnknownSession,
@@ -108,8 +131,8 @@ Status Prefill::on_request(const GenerateRequest& request) {
 
 Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                        RequestName name, StepRef cause, InstanceId origin) {
-  RETURN_IF_ERROR(
-      engine_->submit(sequence_for(request, prompt, name, key_of(name.tenant).adapter)));
+  ASSIGN_OR_RETURN(const WeightsKey key, key_for(name.tenant, request.adapter));
+  RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name, key.adapter)));
   submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
                       origin};
   return ok();

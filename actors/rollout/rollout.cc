@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/common/group_bytes.h"
+#include "actors/common/tenant_key.h"
 #include "graph/tenancies.h"
 #include "graph/tenant_outside.h"
 
@@ -171,7 +172,7 @@ Status Rollout::on_task(const Task& task) {
 
 Status Rollout::finish_handler() {
   if (!made_.is_none()) pace_.update_counts(gate_limits(), counts_, made_, services().now());
-  if (evaluates()) advance_evaluation();
+  if (evaluates() && !is_paused_) advance_evaluation();
   end_run_if_over();
   send_scores();
   open_held_task();
@@ -184,7 +185,7 @@ Status Rollout::finish_handler() {
 
 void Rollout::open_held_task() {
   if (!held_task_) return;
-  if (has_ended_ || options_.evaluates_only || is_end_of_tasks(*held_task_) ||
+  if (is_paused_ || has_ended_ || options_.evaluates_only || is_end_of_tasks(*held_task_) ||
       evaluations_.has_row_to_open(tenant().eval.rows)) {
     services().pause("task");
     return;
@@ -330,11 +331,12 @@ Status Rollout::on_ended(const GroupEnded& ended) {
 }
 
 Status Rollout::on_policy(const PolicyLive& live) {
-  if (live.version <= live_) return ok();
+  const PolicyVersion version = version_in(live, services(), services().delivery().tenant);
+  if (version <= live_) return ok();  // also where a snapshot became live
   // No batch of this run made the version that the run starts from.
-  if (live_.is_none()) made_ = std::max(made_, live.version);
-  on_version_made(live.version);
-  live_ = live.version;
+  if (live_.is_none()) made_ = std::max(made_, version);
+  on_version_made(version);
+  live_ = version;
   evaluations_.on_live(tenant().eval, live_);
   return finish_handler();
 }
@@ -409,6 +411,14 @@ int64_t Rollout::inflight() const {
   for (const auto& [ordinal, group] : groups_)
     if (!group.is_delivered) count += group.num_running();
   return count;
+}
+
+Status Rollout::on_tenant(TenantSlot, TenantChange::Kind kind) {
+  const bool was_paused = is_paused_;
+  is_paused_ = kind == TenantChange::Kind::kJoin || kind == TenantChange::Kind::kPause;
+  // The task that waits opens then.
+  if (was_paused && !is_paused_) services().set_timer("reissue", Duration());
+  return ok();
 }
 
 Status Rollout::drain() {

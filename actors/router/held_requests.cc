@@ -40,6 +40,19 @@ std::optional<HeldRequest> HeldRequests::take(RequestName name) {
   return remove_from(name.tenant, lane, which).held;
 }
 
+std::vector<HeldRequest> HeldRequests::take_all(
+    TenantSlot tenant, const std::function<bool(const HeldRequest&)>& is_wanted) {
+  std::vector<std::pair<uint64_t, RequestName>> wanted;  // with the arrival
+  if (const auto lanes = lanes_.find(tenant); lanes != lanes_.end())
+    for (const auto& [key, lane] : lanes->second)
+      for (const Waiting& each : lane.waiting)
+        if (is_wanted(each.held)) wanted.emplace_back(each.arrival, each.held.name());
+  std::sort(wanted.begin(), wanted.end());
+  std::vector<HeldRequest> taken;
+  for (const auto& [arrival, name] : wanted) taken.push_back(*take(name));
+  return taken;
+}
+
 HeldRequests::Lanes::iterator HeldRequests::oldest_open(Lanes& lanes) const {
   auto oldest = lanes.end();
   for (auto lane = lanes.begin(); lane != lanes.end(); ++lane) {

@@ -1,8 +1,9 @@
 /// HeldRequests: requests that wait at the router until an engine can accept them.
 ///
 /// A lane has the requests that wait for the same thing, oldest first: for any engine with the
-/// tenant's policy version, or for one particular engine. Lanes do not block each other, and
-/// tenants are served in turn. Requests of one session keep their order. Not thread-safe.
+/// policy version of their weights key, or for one particular engine. Lanes do not block each
+/// other, and tenants are served in turn. Requests of one session keep their order. Not
+/// thread-safe.
 #pragma once
 
 #include <compare>
@@ -25,7 +26,7 @@ struct HeldRequest {
   InstanceId origin;
 
   RequestName name() const { return {tenant, request.request}; }
-  SessionName session() const { return {tenant, request.session}; }
+  SessionName session() const { return {tenant, request.session, request.adapter}; }
 
   template <class F>
   static void fields(F& f) {
@@ -38,10 +39,11 @@ struct HeldRequest {
 struct HeldLane {
   PolicyVersion version;  // the engine must have applied it
   InstanceId home;        // the only engine that may get the request; none = any engine
+  AdapterId adapter{};    // the key of the version, as in GenerateRequest
   friend constexpr auto operator<=>(const HeldLane&, const HeldLane&) = default;
   template <class F>
   static void fields(F& f) {
-    f("version", &HeldLane::version)("home", &HeldLane::home);
+    f("version", &HeldLane::version)("home", &HeldLane::home)("adapter", &HeldLane::adapter);
   }
 };
 
@@ -55,6 +57,9 @@ class HeldRequests {
   void add(HeldRequest held, HeldLane lane);
   /// Removes a request, in whichever lane it waits.
   std::optional<HeldRequest> take(RequestName name);
+  /// Removes all requests of a tenant that `is_wanted` accepts, oldest first.
+  std::vector<HeldRequest> take_all(TenantSlot tenant,
+                                    const std::function<bool(const HeldRequest&)>& is_wanted);
   /// Calls `go` with the first request of a lane: tenants in turn, and for each tenant the oldest
   /// request. `go` returns whether an engine accepted it. Ends after `most` accepted requests, or
   /// when every lane was refused once. True if a lane is left that was not refused.

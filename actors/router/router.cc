@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "actors/common/completion.h"
-#include "actors/common/tenant_key.h"
 
 namespace primerl {
 namespace {
@@ -65,7 +64,8 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
         f("policy", &R::policy_)("has_told_fault", &R::has_logged_fault_)("engines", &R::engines_)(
             "in_use", &R::in_use_)("is_in_use_old", &R::in_use_is_stale_)(
             "sessions", &R::sessions_)("requests", &R::requests_)("held", &R::held_)(
-            "is_paused", &R::is_paused_)("refusals", &R::refusals_)("cancelled", &R::cancelled_);
+            "is_paused", &R::is_paused_)("refusals", &R::refusals_)("cancelled", &R::cancelled_)(
+            "dropped", &R::dropped_);
       });
 }
 
@@ -76,12 +76,39 @@ Router::Router(const RouterOptions& options, const std::vector<RoutePolicyContra
 }
 
 Status Router::start(Resources&) {
+  count_limits();
+  return ok();
+}
+
+Status Router::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  count_limits();
+  if (kind == TenantChange::Kind::kLeave) drop_tenant(slot);
+  if (is_paused_) services().set_timer("release", Duration());
+  return ok();
+}
+
+/// Requests of the tenant are left only if it failed; their answers have no receiver.
+void Router::drop_tenant(TenantSlot slot) {
+  (void)held_.take_all(slot, [](const HeldRequest&) { return true; });
+  std::erase_if(requests_, [slot](const auto& each) { return each.first.tenant == slot; });
+  for (auto& [sender, refusals] : refusals_)
+    std::erase_if(refusals, [slot](const Refusal& each) { return each.held.tenant == slot; });
+  std::erase_if(refusals_, [](const auto& each) { return each.second.empty(); });
+  for (auto& [engine, record] : engines_) {
+    std::vector<WeightsKey> keys;
+    for (const auto& [key, version] : record.applied.of_tenant(slot)) keys.push_back(key);
+    for (const WeightsKey key : keys) record.applied.erase(key);
+    std::erase_if(record.behind, [slot](const auto& each) { return each.first.tenant == slot; });
+  }
+  in_use_is_stale_ = true;
+}
+
+void Router::count_limits() {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   held_max_ = static_cast<size_t>(std::max(inflight, kHeldAtLeast));
   owed_max_ = std::max(static_cast<size_t>(options_.sessions_max), 2 * held_max_);
-  return ok();
 }
 
 Status Router::on_generate(const GenerateRequest& request) {
@@ -98,6 +125,10 @@ Status Router::on_generate(const GenerateRequest& request) {
     refuse(std::move(held), FinishReason::kRefused,
            fmt::format("it asks for engine {}, and there are {}, numbered from 0", request.engine,
                        count));
+    return ok();
+  }
+  if (is_dropped(key_of(held))) {
+    refuse(std::move(held), FinishReason::kRefused, detail_of_dropped(key_of(held)));
     return ok();
   }
   // Held requests go first, so that a session's requests keep their order.
@@ -133,13 +164,11 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
   return question;
 }
 
-WeightsKey Router::key_of(TenantSlot tenant) const { return weights_key(services(), tenant); }
-
 std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
   // A later turn sends only the end of its prompt, and that has no block names without its
   // beginning.
   if (!namer_ || held.request.known.num_tokens > 0) return {};
-  const BlockScope scope{key_of(held.tenant), held.request.salt, held.request.version};
+  const BlockScope scope{key_of(held), held.request.salt, held.request.version};
   return namer_->names_of(held.request.prompt_tokens, scope);
 }
 
@@ -168,20 +197,22 @@ InstanceId Router::home_of(const HeldRequest& held) {
     return std::cmp_less(index, engines.size()) ? engines[static_cast<size_t>(index)]
                                                 : InstanceId();
   }
-  const auto in_use = in_use_.find(key_of(held.tenant));
+  const auto in_use = in_use_.find(key_of(held));
   if (in_use == in_use_.end()) return {};
   const auto& engines = in_use->second;
   const auto home = policy_->home(question_of(held), engines);
   return home ? engines[checked(*home, engines.size())] : InstanceId();
 }
 
-HeldLane Router::lane_of(const HeldRequest& held) { return {held.request.version, home_of(held)}; }
+HeldLane Router::lane_of(const HeldRequest& held) {
+  return {held.request.version, home_of(held), held.request.adapter};
+}
 
 bool Router::can_take(InstanceId engine, const EngineRecord& record,
                       const HeldRequest& held) const {
   const auto num_underway = static_cast<int64_t>(record.num_sent - record.num_received);
-  return !record.is_down && record.applied.of(key_of(held.tenant)) >= held.request.version &&
-         record.num_room > num_underway && prefill_.room(engine) > 0;
+  return !record.is_down && has_version(record, held) && record.num_room > num_underway &&
+         prefill_.room(engine) > 0;
 }
 
 bool Router::is_allowed(const EngineRecord& record) const {
@@ -191,12 +222,12 @@ bool Router::is_allowed(const EngineRecord& record) const {
 }
 
 bool Router::has_sound_engine(const HeldRequest& held) const {
-  const auto in_use = in_use_.find(key_of(held.tenant));
+  const auto in_use = in_use_.find(key_of(held));
   if (in_use == in_use_.end()) return false;
   return std::ranges::any_of(in_use->second, [&](InstanceId engine) {
     const EngineRecord& record = engines_.at(engine);
     return record.breaker.state(services().now()) == CircuitBreaker::State::kClosed &&
-           !record.is_down && record.applied.of(key_of(held.tenant)) >= held.request.version;
+           !record.is_down && has_version(record, held);
   });
 }
 
@@ -212,8 +243,8 @@ bool Router::route(const HeldRequest& held) {
     const auto found = engines_.find(engine);
     if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
     EngineRecord& record = found->second;
-    if (engine == home && record.applied.of(key_of(held.tenant)) < held.request.version)
-      record.behind.try_emplace(key_of(held.tenant), VersionWait{services().now()});
+    if (engine == home && !has_version(record, held))
+      record.behind.try_emplace(key_of(held), VersionWait{services().now()});
     if (!can_take(engine, record, held)) continue;
     if (!is_allowed(record) && has_sound_engine(held)) continue;
     const EngineView view{engine, record.num_sent - record.num_finished, record.num_free_blocks,
@@ -273,12 +304,9 @@ Status Router::on_load(const EngineLoad& load) {
   log_breaker_change(record.breaker.take(load.num_completed, load.num_failed, services().now()),
                      load);
   record.is_down = false;
-  for (const auto& [key, version] : load.applied.list()) {
-    if (version <= record.applied.of(key)) continue;
-    in_use_is_stale_ = true;
-    if (record.applied.set(key, version)) record.behind.erase(key);
-  }
-  arm(release_held());
+  const bool has_dropped = take_versions(record, load);
+  const bool may_refuse = has_dropped && answer_refused(kCancelRequestsMax);
+  arm(release_held() || may_refuse);
   return ok();
 }
 
@@ -313,29 +341,6 @@ void Router::refresh_in_use() {
   if (in_use == in_use_) return;
   in_use_ = std::move(in_use);
   held_.assign([this](const HeldRequest& held) { return lane_of(held); });
-}
-
-std::map<WeightsKey, std::vector<InstanceId>> Router::engines_in_use() const {
-  std::map<WeightsKey, std::vector<InstanceId>> in_use;
-  for (const InstanceId engine : prefill_.targets()) {
-    const auto found = engines_.find(engine);
-    if (found == engines_.end() || found->second.is_down) continue;
-    const EngineRecord& record = found->second;
-    for (const auto& [key, version] : record.applied.list()) {
-      const auto behind = record.behind.find(key);
-      if (behind == record.behind.end() || !behind->second.is_too_long)
-        in_use[key].push_back(engine);
-    }
-  }
-  const Time now = services().now();
-  for (auto& [key, engines] : in_use) {
-    const bool is_any_closed = std::ranges::any_of(engines, [&](InstanceId engine) {
-      return engines_.at(engine).breaker.state(now) == CircuitBreaker::State::kClosed;
-    });
-    if (is_any_closed)
-      std::erase_if(engines, [&](InstanceId engine) { return !is_allowed(engines_.at(engine)); });
-  }
-  return in_use;
 }
 
 bool Router::release_held() {

@@ -6,14 +6,15 @@
 ///
 /// Threads: pooled. State: sessions, open requests of each engine, held requests. Order: requests
 /// of one session keep their order.
-/// A request waits here until an engine has applied its tenant's policy version and has free space
-/// in its queue; if the policy gives a session one engine, it waits for that engine. As many
-/// requests wait as all tenants may have in flight; none is refused because the engines are full.
-/// The open requests of an engine are sent - finished: a request counts before it is sent, and
-/// until the engine reports that it has ended. If an engine fails its requests, its circuit breaker
-/// opens: new requests go to other engines while one can serve, and its open requests stay.
-/// The router knows each unanswered request of an engine, because the senders report which ones
-/// were answered. If an engine dies, the router answers exactly the unanswered requests.
+/// A request waits here until an engine has applied the policy version of its weights key and has
+/// free space in its queue. A request for a snapshot that an engine has dropped is refused. If the
+/// policy gives a session one engine, it waits for that engine. As many requests wait as all
+/// tenants may have in flight; none is refused because the engines are full. The open requests of
+/// an engine are sent - finished: a request counts before it is sent, and until the engine reports
+/// that it has ended. If an engine fails its requests, its circuit breaker opens: new requests go
+/// to other engines while one can serve, and its open requests stay. The router knows each
+/// unanswered request of an engine, because the senders report which ones were answered. If an
+/// engine dies, the router answers exactly the unanswered requests.
 #pragma once
 
 #include <deque>
@@ -51,6 +52,7 @@ class Router final : public Actor {
 
   Status start(Resources& resources) override;
   Status on_peer(const PeerEvent& event) override;
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override { return held_.is_empty() && refusals_.empty(); }
 
  private:
@@ -110,6 +112,10 @@ class Router final : public Actor {
     }
   };
 
+  struct KeyHash {
+    size_t operator()(WeightsKey key) const { return mix(key.tenant.value, key.adapter.value); }
+  };
+
   Status on_generate(const GenerateRequest& request);
   Status on_load(const EngineLoad& load);
   Status on_cancel(const Cancel& cancel);
@@ -140,7 +146,15 @@ class Router final : public Actor {
   /// If the set changed, the held requests are sorted into lanes again.
   void refresh_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
-  WeightsKey key_of(TenantSlot tenant) const;
+  WeightsKey key_of(const HeldRequest& held) const;
+  /// Whether the engine has applied the version that the request needs.
+  bool has_version(const EngineRecord& record, const HeldRequest& held) const;
+  bool is_dropped(WeightsKey key) const;
+  /// True if a snapshot is gone.
+  bool take_versions(EngineRecord& record, const EngineLoad& load);
+  /// The engine has dropped the snapshot: its requests are refused from now on.
+  void drop(EngineRecord& record, WeightsKey key);
+  static std::string detail_of_dropped(WeightsKey key);
   /// Sends held requests that an engine can accept now, at most the burst of a handler. True if
   /// more could be sent.
   bool release_held();
@@ -152,8 +166,11 @@ class Router final : public Actor {
   void remember(const HeldRequest& held, InstanceId engine);
   void send_abort(RequestName name, const Owed& owed);
 
+  void count_limits();
+  void drop_tenant(TenantSlot slot);
+
   const RouterOptions options_;
-  // Constant after start.
+  // Of the tenants that are there.
   size_t held_max_ = 0;
   /// Of `requests_`: all that may be in flight, and as many whose answers are not reported yet.
   size_t owed_max_ = 0;
@@ -172,6 +189,9 @@ class Router final : public Actor {
   /// than its edge has space for; they are sent as space becomes free.
   std::map<InstanceId, std::deque<Refusal>> refusals_;
   CancelledEarly cancelled_;
+  /// Snapshots that an engine has dropped. A number never comes back, so a name that is kept too
+  /// long does no harm. Above kWeightsKeysMax, the oldest is forgotten.
+  RecentTable<WeightsKey, NothingKnown, KeyHash> dropped_;
   Out<GenerateRequest> prefill_;
   Out<Abort> abort_;
   Out<Completion> refused_;

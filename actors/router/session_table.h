@@ -23,7 +23,9 @@ struct SessionPlace {
 };
 
 struct SessionNameHash {
-  size_t operator()(const SessionName& name) const { return mix(name.tenant.value, name.session); }
+  size_t operator()(const SessionName& name) const {
+    return mix(name.tenant.value, name.session) + name.adapter.value;
+  }
 };
 
 using SessionTable = RecentTable<SessionName, SessionPlace, SessionNameHash>;

@@ -55,6 +55,13 @@ void VersionsByKey::erase(WeightsKey key) {
   if (place != list_.end() && place->key == key) list_.erase(place);
 }
 
+std::span<const KeyedVersion> VersionsByKey::of_tenant(TenantSlot tenant) const {
+  const auto first = place_of(list_, {tenant, AdapterId(0)});
+  const auto last = std::find_if(first, list_.end(),
+                                 [&](const KeyedVersion& one) { return one.key.tenant != tenant; });
+  return {first, last};
+}
+
 Status check_rises(const VersionsByKey& published, const KeyedVersion& next) {
   const PolicyVersion newest = published.of(next.key);
   if (!newest.is_none() && next.version <= newest)

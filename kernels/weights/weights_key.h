@@ -89,6 +89,8 @@ class VersionsByKey {
   }
   bool empty() const { return list_.empty(); }
   const std::vector<KeyedVersion>& list() const { return list_; }  // sorted by key
+  /// Those of one tenant, in all its tenancies. Valid until the next change.
+  std::span<const KeyedVersion> of_tenant(TenantSlot tenant) const;
   friend bool operator==(const VersionsByKey&, const VersionsByKey&) = default;
 
   template <class F>

@@ -115,6 +115,12 @@ class FakeEngine final : public Engine {
     CHECK(versions.set(snapshot.key, snapshot.version), "too many keys");
     return is_new ? uint64_t{3} : uint64_t{0};
   }
+  void drop(WeightsKey key) override {
+    dropped.push_back(key);
+    versions.erase(key);
+    for (const SequenceRequest& request : submitted)
+      if (request.key() == key) abort(request.id);
+  }
   EngineState state() const override {
     EngineState state;
     state.num_waiting = static_cast<int32_t>(waiting.size());
@@ -156,6 +162,7 @@ class FakeEngine final : public Engine {
   }
 
   std::vector<SequenceRequest> submitted;
+  std::vector<WeightsKey> dropped;
   size_t max_waiting = 1000;
   std::set<SequenceId> waiting, held, running;
   std::set<SequenceId> told;  // their PrefillEvent was reported

@@ -48,6 +48,23 @@ TEST_F(RolloutVersions, AnOlderPolicyChangesNothing) {
   EXPECT_EQ(requests().front().version, PolicyVersion(2));
 }
 
+TEST_F(RolloutVersions, ASnapshotOpensNoGroup) {
+  const AdapterId snapshot = snapshot_key({}, 1).adapter;
+  PolicyLive only_snapshot{.version = PolicyVersion(7), .adapter = snapshot};
+  ASSERT_TRUE(rollout.give("policy", only_snapshot).ok());
+  task(0);
+  EXPECT_THAT(requests(), IsEmpty());
+  // The message with version 0 of the moving key was replaced by one of another snapshot.
+  only_snapshot.others = {{.adapter = {}, .version = PolicyVersion(0)}};
+  ASSERT_TRUE(rollout.give("policy", only_snapshot).ok());
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  for (const GenerateRequest& request : made) {
+    EXPECT_EQ(request.version, PolicyVersion(0));
+    EXPECT_TRUE(request.adapter.is_none());
+  }
+}
+
 TEST_F(RolloutVersions, ALostGroupLetsAnotherOpen) {
   live(0);
   for (uint64_t i = 0; i < 5; ++i) task(i);

@@ -27,6 +27,53 @@ TEST(WeightsKey, IsReadable) {
   EXPECT_EQ(fmt::format("{}", KeyedVersion{key(1), PolicyVersion(3)}), "version 3 of tenant 1");
 }
 
+TEST(SnapshotKey, IsOfATenancyAndNamesIt) {
+  const WeightsKey snapshot = snapshot_key(key(1, 2), 3);
+  EXPECT_EQ(snapshot, key(1, 2 + (3U << 14)));
+  EXPECT_TRUE(snapshot.is_snapshot());
+  EXPECT_EQ(snapshot.snapshot_number(), 3U);
+  EXPECT_EQ(snapshot.moving_key(), key(1, 2));
+  EXPECT_FALSE(key(1, 2).is_snapshot());
+  EXPECT_EQ(key(1, 2).moving_key(), key(1, 2));
+  EXPECT_EQ(to_string(snapshot), "snapshot 3 of adapter 2 of tenant 1");
+  EXPECT_EQ(to_string(snapshot_key(key(1), 1)), "snapshot 1 of tenant 1");
+}
+
+TEST(SnapshotKey, GoesToTheLastNumberOfTheLastTenancy) {
+  const WeightsKey first = key(0), last = key(0, (1U << kTenancyBits) - 1);
+  EXPECT_FALSE(last.is_snapshot());
+  for (const WeightsKey moving : {first, last})
+    for (const uint32_t n : {1U, kSnapshotNumberMax}) {
+      const WeightsKey snapshot = snapshot_key(moving, n);
+      EXPECT_FALSE(snapshot.adapter.is_none());
+      EXPECT_TRUE(snapshot.is_snapshot());
+      EXPECT_EQ(snapshot.snapshot_number(), n);
+      EXPECT_EQ(snapshot.moving_key(), moving);
+    }
+  EXPECT_EQ(kSnapshotNumberMax, 262142U);
+}
+
+TEST(SnapshotKeyDeathTest, OneBeyondTheBoundsIsAMistake) {
+  EXPECT_DEATH((void)snapshot_key(key(0), 0), "the number of a snapshot is out of range");
+  EXPECT_DEATH((void)snapshot_key(key(0), kSnapshotNumberMax + 1),
+               "the number of a snapshot is out of range");
+  EXPECT_DEATH((void)snapshot_key(key(0, 1U << kTenancyBits), 1), "a snapshot of a snapshot");
+}
+
+TEST(VersionsByKey, OfOneTenantAreThoseOfItsKeys) {
+  VersionsByKey versions;
+  for (const WeightsKey one : {key(0), key(1), snapshot_key(key(1), 2), key(2)})
+    ASSERT_TRUE(versions.set(one, PolicyVersion(3)));
+  const auto keys_of = [&](uint32_t tenant) {
+    std::vector<WeightsKey> keys;
+    for (const auto& each : versions.of_tenant(TenantSlot(tenant))) keys.push_back(each.key);
+    return keys;
+  };
+  EXPECT_THAT(keys_of(1), ElementsAre(key(1), snapshot_key(key(1), 2)));
+  EXPECT_THAT(keys_of(2), ElementsAre(key(2)));
+  EXPECT_THAT(keys_of(3), ::testing::IsEmpty());
+}
+
 TEST(VersionsByKey, AreSortedByTenantAndThenByAdapter) {
   VersionsByKey versions;
   EXPECT_TRUE(versions.of({}).is_none());
@@ -56,6 +103,16 @@ TEST(VersionsByKey, HoldAsManyKeysAsWrittenAndNoMore) {
   EXPECT_EQ(versions, before);
   EXPECT_TRUE(versions.set(key(7), PolicyVersion(6)));
   EXPECT_EQ(versions.of(key(7)), PolicyVersion(6));
+}
+
+TEST(VersionsByKey, AnErasedKeyLeavesItsPlaceToAnother) {
+  auto versions = versions_of(kWeightsKeysMax);
+  versions.erase(key(kWeightsKeysMax));
+  EXPECT_EQ(versions, versions_of(kWeightsKeysMax)) << "it was not there";
+  versions.erase(key(7));
+  EXPECT_TRUE(versions.of(key(7)).is_none());
+  EXPECT_EQ(versions.of(key(8)), PolicyVersion(5));
+  EXPECT_TRUE(versions.set(key(kWeightsKeysMax), PolicyVersion(0)));
 }
 
 TEST(CheckRises, RefusesWhatDoesNotRiseAndAKeyTooMany) {
