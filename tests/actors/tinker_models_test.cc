@@ -192,6 +192,27 @@ TEST_F(TinkerStory, ATenantOfTheGraphsLoopIsNotServed) {
               AllOf(StartsWith("400 "), HasSubstr("no client trains tenant 'loop'")));
 }
 
+TEST_F(TinkerStory, APausedTenantWaitsAndOneThatLeavesTakesItsNamesWithIt) {
+  const std::string model = new_model(new_session());
+  const std::string sampler = new_sampler(model, 1, 0, 1 << 14);
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kPause).ok());
+  const std::string trained = future(pass(model, 2)), sampled = future(sample(sampler, 0));
+  EXPECT_THAT(passes(), IsEmpty());
+  EXPECT_THAT(requests(), IsEmpty());
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kResume).ok());
+  work();
+  EXPECT_THAT(passes(), SizeIs(1));
+  EXPECT_THAT(requests(), SizeIs(1));
+  const uint64_t first = retrieve(trained), second = retrieve(sampled);
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kLeave).ok());
+  work();
+  EXPECT_THAT(reply(first), HasSubstr("has left"));
+  EXPECT_THAT(reply(second), HasSubstr("was closed"));
+  EXPECT_THAT(said("session_heartbeat", R"({"session_id":"session-1"})"), StartsWith("404 "));
+  EXPECT_THAT(answer(trained), StartsWith("404 "));
+  EXPECT_TRUE(tinker().idle());
+}
+
 TEST_F(TinkerStory, NamesOfAnotherTenantDoNotExist) {
   add_tenant("bob");
   key_of = "alice";
