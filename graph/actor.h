@@ -13,6 +13,7 @@
 
 #include "graph/base/resource.h"
 #include "graph/base/services.h"
+#include "graph/tenant_change.h"
 
 namespace primerl {
 
@@ -66,6 +67,18 @@ class Actor {
   virtual bool idle() const { return true; }
   virtual Status on_peer(const PeerEvent& event) {
     (void)event;
+    return ok();
+  }
+  /// The tenant of `slot` joins, starts, pauses, continues or leaves. Called for the actors of the
+  /// slot and for actors that all tenants share. At kJoin the actors of the slot have started, and
+  /// services() knows the tenant; they make no work call before kStart. A source gives no task from
+  /// kPause to kResume; a tenant that will leave is paused first. An actor that is made again is
+  /// told again, after start(): a repeated call must change nothing, and what follows from these
+  /// calls alone needs no field in its state. At kLeave a shared actor forgets what it keeps of the
+  /// slot; the actors of the slot are destroyed after the call. May set timers; must not send.
+  virtual Status on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+    (void)slot;
+    (void)kind;
     return ok();
   }
 

@@ -22,7 +22,7 @@ std::vector<Tenant> without_adapters(std::vector<Tenant> tenants) {
 }
 
 std::vector<Tenant> tenants_of_engine(const Plan& plan, int32_t engine) {
-  return is_frozen(plan, engine) ? without_adapters(plan.tenants) : plan.tenants;
+  return is_frozen(plan, engine) ? without_adapters(plan.all_slots()) : plan.all_slots();
 }
 
 }  // namespace primerl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "graph/base/suggest.h"
@@ -138,6 +139,46 @@ CheckedTenant check_joining_tenant(const std::string& path, const Plan& planned,
   result.sources = std::move(checked.sources);
   result.diagnostics = std::move(checked.diagnostics);
   return result;
+}
+
+Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::string_view table,
+                                                      TenantSlot slot, uint32_t tenancy,
+                                                      const Catalog& catalog) {
+  const auto tables = tenant_tables(table);
+  if (tables.size() != 1)
+    return error(Code::kInvalid, "a tenant's table is one [tenant.<name>] table, this has {}",
+                 tables.size());
+  Overrides overrides;
+  overrides.may_lack_weights = true;  // they were there when the tenant was admitted
+  // The plugins of the plan's own catalog are loaded already.
+  std::optional<Catalog> loaded;
+  if (!catalog.plugins.empty()) {
+    loaded = catalog;
+    loaded->add_plugins = [](const auto&, Catalog&) { return std::vector<PluginFault>(); };
+  }
+  const CheckedGraph checked =
+      load_graph_text(with_tenant_tables(planned.resolved_toml, tables), "graph.resolved.toml", ".",
+                      overrides, loaded ? *loaded : catalog);
+  const std::string& name = tables.begin()->first;
+  if (checked.plan == nullptr)
+    return error(Code::kInvalid, "the table of tenant '{}' does not fit the graph", name)
+        .note(render(checked.diagnostics, checked.sources));
+  const auto found = std::ranges::find(checked.plan->tenants, name, &Tenant::name);
+  CHECK(found != checked.plan->tenants.end(), "a plan lacks the tenant of its only table");
+  const auto placed = [slot, tenancy](const Tenant& from) {
+    Tenant tenant = from;
+    tenant.slot = slot;
+    tenant.tenancy = tenancy;
+    return tenant;
+  };
+  // Its environment and rewards point into the catalog of the plan.
+  struct Kept {
+    std::shared_ptr<const Plan> plan;
+    Tenant tenant;
+  };
+  auto kept = std::make_shared<Kept>(Kept{checked.plan, placed(*found)});
+  for (auto& part : kept->tenant.mix) part = std::make_shared<const Tenant>(placed(*part));
+  return std::shared_ptr<const Tenant>(kept, &kept->tenant);
 }
 
 }  // namespace primerl

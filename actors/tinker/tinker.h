@@ -64,7 +64,7 @@ class Tinker final : public Actor {
   Status drain() override;
   bool idle() const override;
   /// While a tenant is paused, its requests wait. At kLeave they fail, and its names are gone.
-  Status on_tenant(TenantSlot slot, TenantChange::Kind kind);
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   Status on_peer(const PeerEvent& event) override;
 
  private:

@@ -138,10 +138,10 @@ class ClientSteps {
   static void fields(F& f) {
     using C = ClientSteps;
     f("request", &C::request)("folder", &C::folder)("open", &C::open)("published", &C::published)(
-        "has_first", &C::has_first)("is_awaited", &C::is_awaited)("was_loaded", &C::was_loaded)("asked_step", &C::asked_step)(
-        "saved", &C::saved_)("snapshots", &C::snapshots)("num_snapshots", &C::num_snapshots)(
-        "generations", &C::num_generations_)("retired", &C::retired_)("num_covered",
-                                                                      &C::num_covered_);
+        "has_first", &C::has_first)("is_awaited", &C::is_awaited)("was_loaded", &C::was_loaded)(
+        "asked_step", &C::asked_step)("saved", &C::saved_)("snapshots", &C::snapshots)(
+        "num_snapshots", &C::num_snapshots)("generations", &C::num_generations_)(
+        "retired", &C::retired_)("num_covered", &C::num_covered_);
   }
 
   std::optional<OpenRequest> request;
@@ -149,7 +149,7 @@ class ClientSteps {
   OpenPasses open;
   PolicyVersion published;  // the newest version of all keys of the tenant
   bool has_first = false;   // kFirstFolder is complete
-  bool is_awaited = false;  // nothing is to be done until a request comes; the timer is set
+  bool is_awaited = false;  // it waits for a request; the timer is set
   /// Since the last update other weights were loaded. A checkpoint has the number of that update,
   /// and a resumed run would compute passes before the load under the loaded weights.
   bool was_loaded = false;

@@ -1,4 +1,4 @@
-// What a Trainer does for a client that trains its tenant by halves of a step (client_steps.h).
+// The work of a Trainer for a client that trains its tenant by halves of a step (client_steps.h).
 #include <algorithm>
 #include <utility>
 
@@ -91,7 +91,7 @@ Status Trainer::on_update(const UpdateRequest& request) {
     if (const Status valid = validate(request.adam); !valid.ok()) fault = valid.error();
   if (!fault && client_.open.num_calls == 0)
     fault = error(Code::kInvalid, "an update without open gradients")
-                  .note("a pass opens them; an update, a load and a pass that failed close them");
+                .note("a pass opens them; an update, a load and a pass that failed close them");
   if (fault) {
     services().count("client_requests_refused", 1);
     updated_.send(refused<UpdateDone>(request.request, version_, *fault));
@@ -204,13 +204,13 @@ void Trainer::end_pass(const Result<LossResult>& result) {
     services().count("client_passes", 1);
   } else {
     Error fault = result.error();
-    // It may have added a part. What is left would not be the sum of whole passes.
+    // It may have added a part, so the rest would not be the sum of whole passes.
     if (!forward_only) {
       learner_->discard(tenant_);
       if (client_.open.num_calls > 0)
-        (void)std::move(fault).note(fmt::format(
-            "the gradients of {} earlier passes are discarded: send them again",
-            client_.open.num_calls));
+        (void)std::move(fault).note(
+            fmt::format("the gradients of {} earlier passes are discarded: send them again",
+                        client_.open.num_calls));
     }
     done.fault = fault_of(fault);
     services().count("client_passes_failed", 1);
@@ -236,20 +236,16 @@ void Trainer::run_update() {
   done.skipped = report->skipped;
   done.skip_reason = report->skip_reason;
   if (report->skipped) {
-    services().log(LogLevel::kWarning, fmt::format("update {} was skipped: {}", version_.next(),
-                                                   report->skip_reason));
+    services().log(LogLevel::kWarning,
+                   fmt::format("update {} was skipped: {}", version_.next(), report->skip_reason));
     services().count("steps_skipped", 1);
   } else {
     version_ = version_.next();
     client_.was_loaded = false;
     done.version = version_;
-    finished_step_ = FinishedStep{{},
-                                  passes.began,
-                                  report->num_tokens,
-                                  report->num_loss_tokens,
-                                  0,
-                                  report->measures.flops,
-                                  report->measures.peak_flops};
+    finished_step_ = FinishedStep{
+        {}, passes.began,           report->num_tokens,         report->num_loss_tokens,
+        0,  report->measures.flops, report->measures.peak_flops};
     add_means(passes.totals, finished_step_->values);
     finished_step_->values.emplace_back("optim/grad_norm", report->grad_norm);
     finished_step_->values.emplace_back("optim/lr", report->learning_rate);

@@ -1,4 +1,4 @@
-// What a Trainer reports: the metrics of its steps, and the fault with which it ends.
+// The reports of a Trainer: the metrics of its steps, and the fault with which it ends.
 #include <algorithm>
 #include <utility>
 

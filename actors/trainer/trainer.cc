@@ -74,8 +74,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
                work_burst(1), at_most(kAnswersMax))
           .out("updated", &Trainer::updated_, "the answer to an update", optional_port(),
                recorded(), work_burst(1), at_most(kAnswersMax))
-          .out("weights_done", &Trainer::weights_done_, "the answer about weights",
-               optional_port(), recorded(), work_burst(1), at_most(kAnswersMax))
+          .out("weights_done", &Trainer::weights_done_, "the answer about weights", optional_port(),
+               recorded(), work_burst(1), at_most(kAnswersMax))
           .demands("loss", asks(&fault_of_loss), "write a known objective and its own options")
           .demands("advantage", asks(&fault_of_advantage),
                    "change or remove the options of the advantage")

@@ -40,17 +40,18 @@ Status check_data(const TrainBatch& batch, const Objective& objective) {
 
 class CapturedLearner final : public LearnerImage {
  public:
-  /// `model` and `adapter` (null for whole weights) are of the learner.
+  /// `model` is of the learner; `adapter` is copied, because its tenant may leave. Null: whole
+  /// weights.
   CapturedLearner(LearnerCopy copy, const ModelFolder& model, const AdapterConfig* adapter,
                   std::string base_folder)
       : copy_(std::move(copy)),
         model_(model),
-        adapter_(adapter),
+        adapter_(adapter == nullptr ? std::nullopt : std::optional(*adapter)),
         base_folder_(std::move(base_folder)) {}
 
   Status write(const std::filesystem::path& folder) const override {
     const auto weights = folder / "weights";
-    if (adapter_ != nullptr)
+    if (adapter_)
       RETURN_IF_ERROR(write_adapter_folder(weights, *adapter_, base_folder_, copy_.weights));
     else
       RETURN_IF_ERROR(write_model_folder(weights, model_, copy_.weights));
@@ -61,7 +62,7 @@ class CapturedLearner final : public LearnerImage {
  private:
   const LearnerCopy copy_;
   const ModelFolder& model_;
-  const AdapterConfig* const adapter_;
+  const std::optional<AdapterConfig> adapter_;
   const std::string base_folder_;
 };
 
@@ -73,18 +74,29 @@ Error no_reference() {
       .note("or the batch has its log-probabilities: name a teacher in [tenant.<name>] teacher");
 }
 
+LearnerCore::Largest LearnerCore::largest_of(std::span<const AdapterTraining> adapters) {
+  Largest largest;
+  for (const AdapterTraining& training : adapters) {
+    largest.rank = std::max(largest.rank, training.adapter.rank);
+    for (auto& target : named_targets(training.adapter)) largest.targets.insert(std::move(target));
+  }
+  return largest;
+}
+
 LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
                          std::string base_folder, std::span<const AdapterTraining> adapters)
     : options_(options),
       base_folder_(std::move(base_folder)),
       backend_(std::move(backend)),
+      has_adapters_(!adapters.empty()),
+      largest_(largest_of(adapters)),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)) {
-  const auto add = [this](TenantSlot tenant, const TrainingRules& rules) {
-    trained_.push_back({tenant, rules, objective_of(rules.loss)});
+  const auto add = [this](TenantSlot tenant, const TrainingRules& rules, bool is_free) {
+    trained_.push_back({tenant, rules, objective_of(rules.loss), is_free});
   };
-  for (const auto& training : adapters) add(training.tenant, training.rules);
+  for (const auto& training : adapters) add(training.tenant, training.rules, training.is_free);
   if (adapters.empty())
-    add({}, {options.loss, options.optimizer, options.schedule, options.max_steps});
+    add({}, {options.loss, options.optimizer, options.schedule, options.max_steps}, false);
   backend_->on_layer([this] {
     if (stop_requested_ != nullptr && *stop_requested_) (void)(*stop_requested_)();
   });
@@ -94,9 +106,11 @@ LearnerCore::LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerB
 
 Result<size_t> LearnerCore::slot_of(TenantSlot tenant) const {
   for (size_t slot = 0; slot < trained_.size(); ++slot)
-    if (!has_adapters() || trained_[slot].tenant == tenant) return slot;
+    if (!has_adapters() || (trained_[slot].tenant == tenant && !trained_[slot].is_free))
+      return slot;
+  const auto num_here = std::ranges::count(trained_, false, &Trained::is_free);
   return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant)
-      .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
+      .note(fmt::format("it trains adapters of {} tenants", num_here));
 }
 
 int32_t LearnerCore::adapter_of(size_t slot) const {
@@ -121,7 +135,7 @@ Status LearnerCore::fill_adapter(TenantSlot tenant, const std::vector<WeightTens
 
 Status LearnerCore::start_from(std::span<const AdapterTraining> adapters) {
   for (const auto& training : adapters) {
-    if (training.start.empty()) continue;
+    if (training.start.empty() || training.is_free) continue;
     auto tensors = read_adapter_start(training.start, backend_->model().config, training.adapter);
     const Status started =
         tensors.ok() ? fill_adapter(training.tenant, *tensors) : Status(tensors.error());
@@ -395,8 +409,10 @@ Status LearnerCore::load(TenantSlot tenant, const std::filesystem::path& folder)
 
 std::string LearnerCore::describe() const {
   const std::string device = backend_->device_text();
-  int64_t num_steps = 0, num_parameters = 0;
+  int64_t num_steps = 0, num_parameters = 0, num_here = 0;
   for (size_t slot = 0; slot < trained_.size(); ++slot) {
+    if (trained_[slot].is_free) continue;
+    ++num_here;
     num_steps += backend_->num_steps(slot);
     if (has_adapters()) num_parameters += backend_->adapter(slot)->tensors().num_parameters();
   }
@@ -404,7 +420,7 @@ std::string LearnerCore::describe() const {
     return fmt::format("{} optimizer steps, {} parameters{}{}", num_steps,
                        backend_->table().num_parameters(), device.empty() ? "" : " on ", device);
   return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen{}{}",
-                     num_steps, trained_.size(), num_parameters, backend_->table().num_parameters(),
+                     num_steps, num_here, num_parameters, backend_->table().num_parameters(),
                      device.empty() ? "" : ", on ", device);
 }
 

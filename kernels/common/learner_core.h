@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,7 +50,7 @@ class LearnerBackend {
   virtual Status run(std::string_view doing, int64_t rows, const std::function<Status()>& body) = 0;
   virtual const ModelFolder& model() const = 0;
   virtual const TensorTable& table() const = 0;
-  /// Null: whole weights.
+  /// Null: whole weights, or a free slot.
   virtual const AdapterTable* adapter(size_t slot) const = 0;
   virtual int64_t num_steps(size_t slot) const = 0;
   /// Whether steps that share a pass keep their bits, as far as the device can.
@@ -70,6 +71,14 @@ class LearnerBackend {
   virtual Status randomize(uint64_t seed) = 0;
 
   virtual Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) = 0;
+  /// Makes the adapter and optimizer of a free slot, as at construction; all or nothing. `training`
+  /// was checked. Backends of whole weights are not asked.
+  virtual Status begin_tenant(size_t slot, const AdapterTraining& training) {
+    (void)slot, (void)training;
+    return error(Code::kInternal, "this learner has no adapters");
+  }
+  /// Drops them; the slot is free.
+  virtual void end_tenant(size_t slot) { (void)slot; }
   /// Clears the gradient that the passes of a step add to.
   virtual Status begin(size_t slot, const AdapterDropout& dropout) = 0;
   /// Forward and backward; the targets of `pass` belong to `parts`.
@@ -104,9 +113,9 @@ Error no_reference();
 
 class LearnerCore : public Learner, private StepRunner, private AccumulateRunner {
  public:
-  /// `adapters` are valid and of different tenants, in the order of the backend's slots; empty:
-  /// whole weights, for a batch of any tenant, by the rules of `options`. `base_folder`: of the
-  /// frozen weights, for files of adapters.
+  /// `adapters` are valid and of different tenants, in the order of the backend's slots, of which
+  /// some may be free; empty: whole weights, for a batch of any tenant, by the rules of `options`.
+  /// `base_folder`: of the frozen weights, for files of adapters.
   LearnerCore(const LearnerOptions& options, std::unique_ptr<LearnerBackend> backend,
               std::string base_folder = {}, std::span<const AdapterTraining> adapters = {});
 
@@ -149,6 +158,8 @@ class LearnerCore : public Learner, private StepRunner, private AccumulateRunner
   Result<AnswerLoss> evaluate(const TrainBatch& batch) override;
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status begin_tenant(const AdapterTraining& tenant) override;
+  void end_tenant(TenantSlot tenant) override;
 
   /// Sets a function that gets the activations of every later forward pass.
   void visit(ActivationVisitor visitor) { backend_->visit(std::move(visitor)); }
@@ -160,10 +171,19 @@ class LearnerCore : public Learner, private StepRunner, private AccumulateRunner
   struct Trained {
     TenantSlot tenant;
     TrainingRules rules;
-    Objective objective;  // of these rules
+    Objective objective;   // of these rules
+    bool is_free = false;  // no tenant is in the slot
+  };
+  /// What an adapter of any slot may have: the most of those that the learner was made for.
+  struct Largest {
+    int32_t rank = 0;
+    std::set<std::string> targets;
   };
 
-  bool has_adapters() const { return backend_->adapter(0) != nullptr; }
+  static Largest largest_of(std::span<const AdapterTraining> adapters);
+  bool has_adapters() const { return has_adapters_; }
+  /// The slot that a tenant may begin in.
+  Result<size_t> check_begins(const AdapterTraining& tenant) const;
   Result<size_t> slot_of(TenantSlot tenant) const;
   int32_t adapter_of(size_t slot) const;
   std::vector<MicroBatch> micro_batches_of(const TrainBatch& batch) const;
@@ -208,6 +228,8 @@ class LearnerCore : public Learner, private StepRunner, private AccumulateRunner
   const LearnerOptions options_;
   const std::string base_folder_;
   const std::unique_ptr<LearnerBackend> backend_;
+  const bool has_adapters_;
+  const Largest largest_;
   std::vector<Trained> trained_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // a warning was logged about a batch that was not kept

@@ -18,15 +18,6 @@
 namespace primerl {
 namespace {
 
-Status check_rules(const TrainingRules& rules) {
-  RETURN_IF_ERROR(validate(rules.loss));
-  if (objective_of(rules.loss).mean == LossMean::kConstant && rules.loss.mean_tokens == 0)
-    return error(Code::kInvalid,
-                 "mean = \"constant\" needs mean_tokens, the divisor of a sequence");
-  RETURN_IF_ERROR(validate(rules.optimizer));
-  return validate(rules.schedule, rules.optimizer.lr, rules.max_steps);
-}
-
 Status check_options(const LearnerOptions& options) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
@@ -44,14 +35,14 @@ Status check_adapters(const LearnerOptions& options, std::span<const AdapterTrai
     return error(Code::kInvalid, "a learner of {} adapters: it may have 1 to {}", adapters.size(),
                  kAdaptersOfLearnerMax);
   for (size_t i = 0; i < adapters.size(); ++i) {
-    const auto& [tenant, adapter, rules, start] = adapters[i];
+    const auto& [tenant, adapter, rules, start, is_free] = adapters[i];
     for (const auto& other : adapters.first(i))
       if (other.tenant == tenant)
         return error(Code::kInvalid, "tenant {} has two adapters in one learner", tenant)
             .note("a tenant trains one adapter");
     Status valid = validate(adapter);
     if (valid.ok()) valid = check_targets_on(options.device, adapter.targets);
-    if (valid.ok()) valid = check_rules(rules);
+    if (valid.ok() && !is_free) valid = check_rules(rules);
     if (!valid.ok()) return Error(valid.error()).while_doing(fmt::format("tenant {}", tenant));
   }
   return ok();

@@ -59,6 +59,7 @@ struct ScriptedLearnerOptions : LearnerOptions {
   double loss_shift = 0;          // relative change of the reported loss
   // Not settable in a graph file:
   std::vector<TrainingRules> rules_of_tenant;  // by slot; further tenants use the options above
+  std::vector<TenantSlot> free_slots;          // no tenant is in them at first
   bool writes_files = true;                    // false: save() writes nothing
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "graph/base/random.h"
 #include "kernels/scripted/device_fault.h"
 #include "kernels/scripted/scripted_gradients.h"
+#include "kernels/scripted/scripted_sums.h"
 #include "kernels/scripted/scripted_weights.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
@@ -26,45 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kStateBytesMax = 4096;
-
-/// Sums of a step, added token by token in the order of the batch: micro-batches change nothing.
-struct Sums {
-  double loss = 0, entropy = 0, mismatch_kl = 0, mismatch_kl_max = 0;
-  double ratio = 0, ratio_squared = 0;
-  int64_t num_tokens = 0, num_loss_tokens = 0, num_masked = 0;
-  uint64_t digest = 0;  // of all training data
-};
-
-void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums& sums) {
-  sums.num_tokens += static_cast<int64_t>(sample.tokens.size());
-  for (const std::byte byte : sample.kept.bytes())
-    sums.digest = mix(sums.digest, static_cast<uint64_t>(byte));
-  for (const float logprob : sample.top_logprobs)
-    sums.digest = mix(sums.digest, std::bit_cast<uint32_t>(logprob));
-  for (size_t i = 0; i < sample.tokens.size(); ++i) {
-    sums.digest =
-        mix(sums.digest, static_cast<uint64_t>(sample.tokens[i]) << 1 | (sample.loss_mask[i] & 1U));
-    if (sample.loss_mask[i] == 0) continue;
-    ++sums.num_loss_tokens;
-    const double chance = uniform_of(mix(history, sums.digest));
-    sums.entropy += 0.5 + chance;
-    if (loss != LossKind::kPolicy) {
-      sums.loss += 2 * chance;
-      continue;
-    }
-    sums.digest = mix(sums.digest, std::bit_cast<uint32_t>(sample.advantages[i]));
-    const double log_ratio = 0.2 * (chance - 0.5);  // log pi - log mu, as large as after one or two
-                                                    // versions
-    const double ratio = std::exp(log_ratio);
-    const double mismatch = ratio - log_ratio - 1;
-    sums.loss -= ratio * static_cast<double>(sample.advantages[i]);
-    sums.ratio += ratio;
-    sums.ratio_squared += ratio * ratio;
-    sums.mismatch_kl += mismatch;
-    sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, mismatch);
-    sums.num_masked += chance > 0.99 ? 1 : 0;
-  }
-}
 
 class ScriptedLearner final : public Learner {
  public:
@@ -91,6 +54,7 @@ class ScriptedLearner final : public Learner {
   }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
+    RETURN_IF_ERROR(check_here(tenant));
     cost_ += options_.snapshot_cost;
     return scripted_snapshot(version, trained_of(tenant).history);
   }
@@ -99,8 +63,12 @@ class ScriptedLearner final : public Learner {
   Status save(TenantSlot tenant, const fs::path& folder) override;
   Status begin_save(LearnerSave save) override;
   std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
-  Status load(TenantSlot tenant, const fs::path& folder) override;
+  Status load(TenantSlot tenant, const fs::path& folder) override {
+    return load_weights(tenant, folder, folder);
+  }
   Status load_weights(TenantSlot tenant, const fs::path& folder, const fs::path& others) override;
+  Status begin_tenant(const AdapterTraining& tenant) override;
+  void end_tenant(TenantSlot tenant) override;
   SampleLimits limits() const override {
     return {options_.max_sequence_tokens, options_.vocab_size};
   }
@@ -149,7 +117,7 @@ class ScriptedLearner final : public Learner {
     std::shared_ptr<const TrainBatch> owned;  // set if the step continues in later work calls
     const TrainBatch* batch = nullptr;
     size_t next = 0;  // sample
-    Sums sums;
+    ScriptedSums sums;
     TrainReport report;
 
     bool is_done() const { return next == batch->samples.size(); }
@@ -164,9 +132,19 @@ class ScriptedLearner final : public Learner {
     return trained_.try_emplace(tenant, Trained{mix(options_.seed, 0), 0}).first->second;
   }
   TrainingRules rules_of(TenantSlot tenant) const {
+    if (const auto joined = joined_.find(tenant); joined != joined_.end()) return joined->second;
     const auto& of = options_.rules_of_tenant;
     if (tenant.index() < of.size()) return of[tenant.index()];
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
+  }
+  /// Whether a tenant is in the slot.
+  Status check_here(TenantSlot tenant) const {
+    if (!free_.contains(tenant)) return ok();
+    return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant);
+  }
+  Status check_saves(TenantSlot tenant) const {
+    RETURN_IF_ERROR(check_here(tenant));
+    return gradients_.open().check_none(tenant.index(), "a checkpoint");
   }
   static Status finish(const Saving& saving);
   Result<Stepping> begin_step(const TrainBatch& batch);
@@ -181,9 +159,11 @@ class ScriptedLearner final : public Learner {
                                              const StopRequested& stop_requested, bool& has_run);
 
   const ScriptedLearnerOptions options_;
-  std::map<TenantSlot, Trained> trained_;      // of the tenants used so far
-  std::map<TenantSlot, Stepping> unfinished_;  // tenants whose step has further passes
-  std::map<TenantSlot, Saving> saving_;        // with save_time
+  std::set<TenantSlot> free_ = {options_.free_slots.begin(), options_.free_slots.end()};
+  std::map<TenantSlot, TrainingRules> joined_;  // of tenants that begin_tenant() made
+  std::map<TenantSlot, Trained> trained_;       // of the tenants used so far
+  std::map<TenantSlot, Stepping> unfinished_;   // tenants whose step has further passes
+  std::map<TenantSlot, Saving> saving_;         // with save_time
   Duration cost_;
   ScriptedGradients gradients_{
       options_,
@@ -245,6 +225,7 @@ int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
 }
 
 Result<ScriptedLearner::Stepping> ScriptedLearner::begin_step(const TrainBatch& batch) {
+  RETURN_IF_ERROR(check_here(batch.tenant));
   RETURN_IF_ERROR(gradients_.open().check_may_step(batch.tenant.index()));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
@@ -292,7 +273,7 @@ void ScriptedLearner::add_micro_batch(Stepping& step) {
 TrainReport ScriptedLearner::end_step(Stepping& step) {
   TrainReport& report = step.report;
   if (report.skipped) return report;
-  const Sums& sums = step.sums;
+  const ScriptedSums& sums = step.sums;
   const auto count = static_cast<double>(sums.num_loss_tokens);
   report.loss = sums.loss / count * (1 + options_.loss_shift);
   report.entropy_mean = sums.entropy / count;
@@ -315,6 +296,7 @@ TrainReport ScriptedLearner::end_step(Stepping& step) {
 }
 
 Status ScriptedLearner::check_client(const LossBatch& batch) const {
+  RETURN_IF_ERROR(check_here(batch.tenant));
   if (unfinished_.contains(batch.tenant))
     return error(Code::kInvalid, "an accumulate while the tenant has an unfinished step");
   if (gradients_.open().is_running(batch.tenant.index(), batch)) return ok();
@@ -339,6 +321,7 @@ int64_t ScriptedLearner::next_rows(const LossBatch& batch) const {
 }
 
 Result<TrainReport> ScriptedLearner::apply(TenantSlot tenant, const AdamNumbers& adam) {
+  RETURN_IF_ERROR(check_here(tenant));
   RETURN_IF_ERROR(check_adam(adam, rules_of(tenant).optimizer));
   const size_t slot = tenant.index();
   ASSIGN_OR_RETURN(TrainReport report, gradients_.open().report(slot));
@@ -357,6 +340,7 @@ Result<TrainReport> ScriptedLearner::apply(TenantSlot tenant, const AdamNumbers&
 
 Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
                                                   const std::vector<int32_t>& tokens) {
+  RETURN_IF_ERROR(check_here(tenant));
   if (tokens.empty()) return error(Code::kInvalid, "there is no token to score");
   if (tokens.size() > static_cast<size_t>(options_.max_sequence_tokens))
     return error(Code::kInvalid, "{} tokens are more than the {} of a sample", tokens.size(),
@@ -375,19 +359,19 @@ Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
 }
 
 Result<std::shared_ptr<const LearnerImage>> ScriptedLearner::capture(TenantSlot tenant) {
-  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
+  RETURN_IF_ERROR(check_saves(tenant));
   return std::shared_ptr<const LearnerImage>(std::make_shared<Image>(options_, trained_of(tenant)));
 }
 
 Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
-  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
+  RETURN_IF_ERROR(check_saves(tenant));
   return Image(options_, trained_of(tenant)).write_now(folder);
 }
 
 Status ScriptedLearner::begin_save(LearnerSave save) {
   if (options_.save_time == Duration()) return Learner::begin_save(std::move(save));
   const TenantSlot tenant = save.tenant;
-  RETURN_IF_ERROR(gradients_.open().check_none(tenant.index(), "a checkpoint"));
+  RETURN_IF_ERROR(check_saves(tenant));
   // An earlier save is complete before the next one begins; its end is not asked for any more.
   if (const auto earlier = saving_.extract(tenant)) (void)finish(earlier.mapped());
   const SaveLimit limit(save.lasts_max);
@@ -438,6 +422,25 @@ Status ScriptedLearner::Image::write_now(const fs::path& folder) const {
   return system_files().sync(folder / "learner");
 }
 
+Status ScriptedLearner::begin_tenant(const AdapterTraining& tenant) {
+  if (!free_.contains(tenant.tenant))
+    return error(Code::kExists, "this learner already has an adapter of tenant {}", tenant.tenant);
+  RETURN_IF_ERROR(validate(tenant.adapter));
+  RETURN_IF_ERROR(check_rules(tenant.rules));
+  free_.erase(tenant.tenant);
+  joined_.insert_or_assign(tenant.tenant, tenant.rules);
+  return ok();
+}
+
+/// A save that has not ended has written nothing yet.
+void ScriptedLearner::end_tenant(TenantSlot tenant) {
+  Learner::end_tenant(tenant);
+  trained_.erase(tenant);
+  joined_.erase(tenant);
+  saving_.erase(tenant);
+  free_.insert(tenant);
+}
+
 Result<ScriptedLearner::Trained> ScriptedLearner::read_saved(const fs::path& folder) {
   const fs::path file = folder / "learner" / "state.json";
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kStateBytesMax));
@@ -460,19 +463,13 @@ Result<ScriptedLearner::Trained> ScriptedLearner::read_saved(const fs::path& fol
   return Trained{history, *num_steps};
 }
 
-Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
-  ASSIGN_OR_RETURN(trained_of(tenant), read_saved(folder));
-  gradients_.open().close(tenant.index());  // they are of the weights before
-  return ok();
-}
-
-/// The history stands for the weights, the number of steps for the optimizer.
 Status ScriptedLearner::load_weights(TenantSlot tenant, const fs::path& folder,
                                      const fs::path& others) {
+  RETURN_IF_ERROR(check_here(tenant));
   ASSIGN_OR_RETURN(const Trained weights, read_saved(folder));
   ASSIGN_OR_RETURN(const Trained optimizer, read_saved(others));
   trained_of(tenant) = {weights.history, optimizer.num_steps};
-  gradients_.open().close(tenant.index());
+  gradients_.open().close(tenant.index());  // they are of the weights before
   return ok();
 }
 

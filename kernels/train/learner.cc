@@ -129,11 +129,25 @@ Status Learner::load_weights(TenantSlot tenant, const std::filesystem::path& fol
   fs::remove_all(mixed, fault);
   link(folder, "weights");
   link(others, "learner");
-  const Status loaded = fault ? Status(error(Code::kIo, "'{}': {}", mixed.string(),
-                                             fault.message()))
-                              : load(tenant, mixed);
+  const Status loaded = fault
+                            ? Status(error(Code::kIo, "'{}': {}", mixed.string(), fault.message()))
+                            : load(tenant, mixed);
   fs::remove_all(mixed, fault);
   return loaded;
+}
+
+Status Learner::begin_tenant(const AdapterTraining&) {
+  return error(Code::kUnavailable, "this learner trains the tenants that it was made for");
+}
+
+void Learner::end_tenant(TenantSlot tenant) {
+  turns_.forget(tenant);
+  queue_.erase(tenant);
+  in_progress_.erase(tenant);
+  reports_.erase(tenant);
+  loss_results_.erase(tenant);
+  saved_.erase(tenant);
+  discard(tenant);
 }
 
 void Learner::ask(TenantSlot tenant, Waiting next, uint64_t work_call,

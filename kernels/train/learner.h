@@ -11,6 +11,9 @@
 /// A step has two halves, which a client may ask for one by one: accumulate() adds to the gradients
 /// of its tenant, apply() updates the weights by them. Between the two the gradients are open: no
 /// checkpoint has them (docs/design/client-steps.md).
+///
+/// A tenant may leave and another join in its slot, between two calls and between two passes of the
+/// others' steps (docs/design/hosted.md).
 #pragma once
 
 #include <cstdint>
@@ -36,6 +39,8 @@
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
+
+struct AdapterTraining;  // adapter_training.h
 
 /// One trajectory (or one branch of it) as the loss uses it.
 struct TrainSample {
@@ -282,6 +287,18 @@ class Learner : public Resource, public LateAnswers {
   /// The tenant has no batch, or no longer; allowed at any time between work calls. If its
   /// accumulate() was not finished, its open gradients are discarded.
   virtual void leave_queue(TenantSlot tenant);
+  /// A tenant joins in a free slot. Its adapter, optimizer, schedule, clip and loss have the bits
+  /// of a learner that was made with it; so an end_tenant() before it starts a tenant anew. All or
+  /// nothing: kExists if the slot is in use, kNotFound if the learner has no such slot, kInvalid if
+  /// rank or targets are beyond what it was made for or the rules are not valid. The default
+  /// refuses.
+  virtual Status begin_tenant(const AdapterTraining& tenant);
+  /// The tenant leaves: drops its adapter, optimizer and open gradients, its unfinished step, and
+  /// its place in the queue, and forgets what it was served. A save that is being written ends
+  /// first; one that has not begun is cancelled. Later calls for the slot are refused (kNotFound)
+  /// until the next begin_tenant(). A slot that is free is ignored; whole weights belong to no
+  /// tenant, and stay.
+  virtual void end_tenant(TenantSlot tenant);
   /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
   /// tenants share.
   void share_out(const std::vector<double>& shares, int64_t tokens_max) {

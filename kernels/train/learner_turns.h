@@ -56,6 +56,11 @@ class LearnerTurns {
   void leave(TenantSlot tenant) {
     if (queue_.erase(tenant) > 0) shares_.leave(tenant);
   }
+  /// `tenant` is gone, and another one begins in its slot.
+  void forget(TenantSlot tenant) {
+    leave(tenant);
+    shares_.forget(tenant);
+  }
 
  private:
   struct Waiting {

@@ -171,7 +171,7 @@ Made shared_learner(const Plan& plan, const LearnerOptions& options,
                     Result<std::unique_ptr<Learner>> made) {
   if (!made.ok()) return made.error();
   std::vector<double> shares;
-  for (const Tenant& tenant : plan.tenants) shares.push_back(tenant.share);
+  for (const Tenant& tenant : plan.all_slots()) shares.push_back(tenant.share);
   (*made)->share_out(shares, options.micro_batch_tokens);
   return as_resource(std::move(made));
 }
@@ -180,8 +180,7 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   auto options = options_of<LearnerOptions>(plan, resource);
   // A replay must not write files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
-  const auto seed = static_cast<uint64_t>(plan.settings.seed);
-  if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
+  if (const auto adapters = adapters_of(plan, options); !adapters.empty())
     return shared_learner(plan, options,
                           torch_backends()->make_adapter_learner(
                               options, adapters, model_folder(plan, resource), setup.bases.get()));
@@ -209,6 +208,7 @@ std::vector<Backend> make_backends() {
          auto options = options_of<ScriptedLearnerOptions>(plan, resource);
          for (const Tenant& tenant : plan.tenants)
            options.rules_of_tenant.push_back(rules_of(tenant, options));
+         for (const Tenant& tenant : plan.free_slots) options.free_slots.push_back(tenant.slot);
          auto scripted = options;
          const auto has_adapter = [](const Tenant& each) { return each.adapter.is_there(); };
          if (std::ranges::any_of(plan.tenants, has_adapter))
@@ -326,8 +326,7 @@ DeviceBudget torch_device_memory() {
       return need(bytes);
     }
     auto options = options_of<LearnerOptions>(plan, resource);
-    const auto seed = static_cast<uint64_t>(plan.settings.seed);
-    const auto adapters = adapters_of(plan.tenants, seed, options);
+    const auto adapters = adapters_of(plan, options);
     if (adapters.empty()) options.optimizer = rules_of(plan.tenants.front(), options).optimizer;
     ASSIGN_OR_RETURN(const auto bytes, torch_backends()->learner_bytes(options, adapters, folder));
     return need(bytes);

@@ -161,15 +161,22 @@ Status check_targets_on(std::string_view device, std::span<const Tenant> tenants
   return ok();
 }
 
-std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64_t seed,
-                                         const LearnerOptions& options) {
+AdapterTraining adapter_training_of(const Tenant& tenant, uint64_t seed,
+                                    const LearnerOptions& options) {
+  return {.tenant = tenant.slot,
+          .adapter = adapter_of(tenant, seed),
+          .rules = rules_of(tenant, options),
+          .start = tenant.adapter.path};
+}
+
+std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions& options) {
+  const auto seed = static_cast<uint64_t>(plan.settings.seed);
   std::vector<AdapterTraining> adapters;
-  for (const Tenant& tenant : tenants)
-    if (tenant.adapter.is_there())
-      adapters.push_back({.tenant = tenant.slot,
-                          .adapter = adapter_of(tenant, seed),
-                          .rules = rules_of(tenant, options),
-                          .start = tenant.adapter.path});
+  for (const Tenant& tenant : plan.all_slots()) {
+    if (!tenant.adapter.is_there()) continue;
+    adapters.push_back(adapter_training_of(tenant, seed, options));
+    adapters.back().is_free = plan.is_free(tenant.slot);
+  }
   return adapters;
 }
 

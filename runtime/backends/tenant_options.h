@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/base/memory_part.h"
+#include "graph/plan.h"
 #include "graph/tenant.h"
 #include "kernels/engine/options.h"
 #include "kernels/train/adapter_training.h"
@@ -36,9 +37,11 @@ Status check_targets_on(std::string_view device, std::span<const Tenant> tenants
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);
 
-/// One for each tenant that trains an adapter.
-std::vector<AdapterTraining> adapters_of(std::span<const Tenant> tenants, uint64_t seed,
-                                         const LearnerOptions& options);
+/// What the tenant, which has an adapter, trains; `seed` is the graph's.
+AdapterTraining adapter_training_of(const Tenant& tenant, uint64_t seed,
+                                    const LearnerOptions& options);
+/// One for each tenant of the plan that trains an adapter, then one for each free slot.
+std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions& options);
 
 /// The engine's options, with the tenants' shares, and with the slots, ranks and number of their
 /// adapters. There are no more slots than adapters, and none without adapters.

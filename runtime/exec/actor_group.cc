@@ -18,6 +18,8 @@ std::string_view to_string(StepKind kind) {
       return "peer";
     case StepKind::kCommand:
       return "command";
+    case StepKind::kTenant:
+      return "tenant";
   }
   return "unknown";
 }
@@ -27,15 +29,21 @@ ActorGroup::Body::Body(GroupSetup setup)
       links_(*common_),
       actors_(common_, links_),
       steps_(common_, links_, actors_),
-      saver_(*common_, links_, actors_, steps_) {}
+      saver_(*common_, links_, actors_, steps_),
+      slots_idle_(common_->tenants.num_slots()) {}
 
 Status ActorGroup::Body::start(Time now, const GroupState* from) {
   CHECK(!is_started_, "a group was started twice");
   is_started_ = true;
   links_.set_now(now);
   RETURN_IF_ERROR(steps_.make_resources());
-  if (from != nullptr) RETURN_IF_ERROR(steps_.restore_resources(*from));
+  if (from != nullptr) {
+    RETURN_IF_ERROR(actors_.restore_slots(*from, now));
+    RETURN_IF_ERROR(steps_.tell_joined());
+    RETURN_IF_ERROR(steps_.restore_resources(*from));
+  }
   RETURN_IF_ERROR(actors_.start(now));
+  if (from != nullptr) RETURN_IF_ERROR(actors_.repeat_changes(now));
   const GroupSetup& setup = common_->setup;
   if (setup.observer != nullptr) setup.observer->on_start(setup.group, now);
   steps_.arm_work();
@@ -57,7 +65,11 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   CHECK(is_started_ && steps_.num_steps() == 0 && links_.inbox().empty(),
         "a group is restored before its first step");
   links_.set_now(now);
+  RETURN_IF_ERROR(saver_.check_fits(state));
+  RETURN_IF_ERROR(actors_.restore_slots(state, now));
+  RETURN_IF_ERROR(actors_.repeat_changes(now));
   RETURN_IF_ERROR(saver_.restore(state));
+  links_.grant_at_once(!actors_.leaving().empty());
   links_.flush();
   update_gauge();
   return ok();
@@ -113,6 +125,45 @@ void ActorGroup::Body::update_gauge() {
   if (idle && actors_.is_draining())
     idle = !steps_.is_work_armed() && actors_.are_idle() && !steps_.resources_have_work();
   is_idle_.set(idle ? 1 : 0);
+  for (const TenantSlot slot : actors_.leaving())
+    slots_idle_[slot.index()].set(is_idle(slot) ? 1 : 0);
+}
+
+bool ActorGroup::Body::is_idle(TenantSlot slot) const {
+  return actors_.is_idle(slot) && !links_.holds_of(slot);
+}
+
+void ActorGroup::Body::begin_burst() {
+  is_in_burst_ = true;
+  is_idle_.set(0);
+  for (const TenantSlot slot : actors_.leaving()) slots_idle_[slot.index()].set(0);
+}
+
+void ActorGroup::Body::drain_tenant(TenantSlot slot, Time now) {
+  CHECK(common_->setup.step_source == nullptr, "a group that follows a record was told to drain");
+  slots_idle_[slot.index()].set(0);
+  Input input;
+  input.kind = StepKind::kTenant;
+  input.tenant_change = std::make_shared<const TenantChange>(
+      TenantChange{TenantChange::Kind::kPause, slot, 0, {}, {}});
+  input.drains = true;
+  links_.inbox().push_control(std::move(input), now);
+  after_change();
+}
+
+void ActorGroup::Body::change_tenant(const TenantChange& change, Time now) {
+  CHECK(common_->setup.step_source == nullptr,
+        "a group that follows a record was given a tenant's change");
+  Input input;
+  input.kind = StepKind::kTenant;
+  input.tenant_change = std::make_shared<const TenantChange>(change);
+  links_.inbox().push_control(std::move(input), now);
+  after_change();
+}
+
+SlotCounts ActorGroup::Body::slot_counts(TenantSlot slot) const {
+  return {links_.num_shipped(slot), links_.num_received(slot),
+          slots_idle_[slot.index()].get() != 0};
 }
 
 GroupView ActorGroup::Body::view() const {
@@ -159,10 +210,7 @@ bool ActorGroup::step(Time now) {
   complete_step(now);
   return true;
 }
-void ActorGroup::begin_burst() {
-  body_->is_in_burst_ = true;
-  body_->is_idle_.set(0);
-}
+void ActorGroup::begin_burst() { body_->begin_burst(); }
 void ActorGroup::end_burst() { body_->end_burst(); }
 bool ActorGroup::begin_step(Time now) {
   if (body_->steps_.begin(now)) return true;
@@ -190,6 +238,9 @@ bool ActorGroup::run(Running& running) {
 }
 bool ActorGroup::is_replaying() const { return body_->common_->setup.step_source != nullptr; }
 bool ActorGroup::may_run_apart() const { return body_->common_->may_run_apart(); }
+bool ActorGroup::step_runs_apart() const {
+  return may_run_apart() && !body_->steps_.is_changing_tenant();
+}
 void ActorGroup::begin_drain(Time now) {
   body_->actors_.begin_drain(now);
   body_->after_change();
@@ -201,6 +252,10 @@ void ActorGroup::command(const ActorCommand& command, Time now) {
 void ActorGroup::set_aside(TenantSlot tenant, Time now) {
   body_->actors_.set_aside(tenant, now);
   body_->after_change();
+}
+void ActorGroup::drain_tenant(TenantSlot tenant, Time now) { body_->drain_tenant(tenant, now); }
+void ActorGroup::change_tenant(const TenantChange& change, Time now) {
+  body_->change_tenant(change, now);
 }
 void ActorGroup::resume(Time now) { body_->resume(now); }
 void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {
@@ -255,6 +310,13 @@ GroupCounts ActorGroup::counts() const {
   return {body_->steps_.num_steps(), body_->links_.num_shipped(), body_->links_.num_received(),
           body_->is_idle_.get() != 0};
 }
+bool ActorGroup::concerns(TenantSlot slot) const {
+  if (body_->common_->has_shared_actors()) return true;
+  for (uint32_t i = 0; i < body_->common_->planned().instances.size(); ++i)
+    if (body_->common_->tenant_of(i) == slot) return true;
+  return false;
+}
+SlotCounts ActorGroup::slot_counts(TenantSlot slot) const { return body_->slot_counts(slot); }
 GroupView ActorGroup::view() const { return body_->view(); }
 void ActorGroup::add_to(std::span<EdgeLedger> ledger) const { body_->links_.add_to(ledger); }
 void ActorGroup::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,

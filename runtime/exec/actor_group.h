@@ -71,31 +71,40 @@ class GroupExecutor {
   virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   /// The run cannot continue: on_error = "stop", no restarts left, or a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;
+  /// The group made the step of a tenant's change, in the order in which they were given. Error:
+  /// the tenant could not join here, and its slot is free again; or an actor could not follow the
+  /// change. Not called for a group that follows a record.
+  virtual void tenant_changed(GroupId group, const TenantChange& change, Status status) {
+    (void)group;
+    (void)change;
+    (void)status;
+  }
   /// An actor handled a command, or could not accept it. Not called for a group that follows a
   /// record.
   virtual void command_answered(CommandAnswer answer) { (void)answer; }
 };
 
-enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer, kCommand };
-inline constexpr size_t kNumStepKinds = 6;
+enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer, kCommand, kTenant };
+inline constexpr size_t kNumStepKinds = 7;
 std::string_view to_string(StepKind kind);
 
 /// One finished delivery: the only source for metrics and for the recorder. Valid during the call.
 struct StepRecord {
   GroupId group;
-  InstanceId instance;  // none for a work call, which belongs to the whole group
+  InstanceId instance;  // none for a work call and for kTenant, which belong to the whole group
   StepKind kind = StepKind::kMessage;
-  uint64_t step = 0;                  // number of the group's step, from 1 without gaps
-  Time began;                         // services().now() of the handler
-  Time ended;                         // when the executor saw it end
-  const Envelope* message = nullptr;  // for kMessage
-  LinkId link;                        // for kMessage
-  uint32_t timer = 0;                 // for kTimer: index in the contract
-  PeerEvent peer;                     // for kPeer
-  uint32_t input = 0;                 // for kCommand: index in the contract
-  const Payload* command = nullptr;   // for kCommand
-  const Error* error = nullptr;       // of the handler; null when it succeeded
-  bool has_given_up = false;          // the handler called fail_tenant() or stop_on_error()
+  uint64_t step = 0;                            // number of the group's step, from 1 without gaps
+  Time began;                                   // services().now() of the handler
+  Time ended;                                   // when the executor saw it end
+  const Envelope* message = nullptr;            // for kMessage
+  LinkId link;                                  // for kMessage
+  uint32_t timer = 0;                           // for kTimer: index in the contract
+  PeerEvent peer;                               // for kPeer
+  uint32_t input = 0;                           // for kCommand: index in the contract
+  const Payload* command = nullptr;             // for kCommand
+  const TenantChange* tenant_change = nullptr;  // for kTenant
+  const Error* error = nullptr;                 // of the handler; null when it succeeded
+  bool has_given_up = false;  // the handler called fail_tenant() or stop_on_error()
   /// Messages that this step emitted (after an error: those that refuse() emitted), on the links
   /// that the observer wants. num_emissions counts all of them.
   std::span<const BatchedMessage> emissions;
@@ -131,16 +140,17 @@ class DeliveryObserver {
 /// A recorded step, which a replaying group repeats.
 struct RecordedStep {
   StepKind kind = StepKind::kMessage;
-  uint32_t actor = 0;  // index among the group's instances; 0 for a work call
+  uint32_t actor = 0;  // index among the group's instances; 0 for a work call and for kTenant
   LinkId link;         // for kMessage, with incarnation and sequence
   uint32_t incarnation = 0;
   uint64_t sequence = 0;
-  uint32_t timer = 0;  // for kTimer
-  PeerEvent peer;      // for kPeer
-  uint32_t input = 0;  // for kCommand: index in the contract
-  Payload command;     // for kCommand
-  Time began;          // what services().now() answered
-  Duration lasted;     // the recorded handler time; an observer gets the same value
+  uint32_t timer = 0;                           // for kTimer
+  PeerEvent peer;                               // for kPeer
+  uint32_t input = 0;                           // for kCommand: index in the contract
+  Payload command;                              // for kCommand
+  std::optional<TenantChange> tenant_change{};  // for kTenant
+  Time began;                                   // what services().now() answered
+  Duration lasted;  // the recorded handler time; an observer gets the same value
   bool is_abandoned = false;
   std::optional<Error> injected;   // instead of running the handler
   std::optional<Envelope> stored;  // for kMessage: its content, if no process sends it in this run
@@ -198,6 +208,12 @@ struct GroupSetup {
   /// Resources that groups share (weight channel, tokenizer), by index of Plan::resources; null for
   /// a resource that one group owns. They must stay valid while the group exists.
   std::vector<Resource*> shared_resources;
+  /// Makes the tenant of a kJoin. Called on the group's thread. Empty: it is read from the table of
+  /// the change, with the plan's catalog (tenant_of_table()).
+  TenantMaker make_tenant{};
+  /// Called for each resource of the group at kJoin, before the actors of the slot are made, and at
+  /// kLeave, after they are destroyed. Empty: resources keep nothing by tenant.
+  TenantResources tenant_resources{};
   DeliveryObserver* observer = nullptr;
   StepSource* step_source = nullptr;  // must stay valid while the group exists; null: the group
                                       // chooses its steps
@@ -215,6 +231,15 @@ struct GroupCounts {
   uint64_t num_received = 0;  // messages given to accept(), including refused ones
   bool is_idle = false;       // no input waits, the outbox is empty, there is no work, no actor
                               // waits for an answer
+};
+
+/// What one group has of a slot while the slot drains. The slot has drained in a process when two
+/// counts in a row find every group idle, the same numbers, and shipped = received in the sum.
+struct SlotCounts {
+  uint64_t num_shipped = 0;   // messages of the slot to groups of this process, this one too
+  uint64_t num_received = 0;  // messages of the slot from groups of this process
+  bool is_idle = false;  // the drain was handled, the slot's actors are idle, no message of the
+                         // slot waits here, and other processes have acknowledged all
 };
 
 /// A snapshot of one group for the stall report and the virtual executor's checks.
@@ -301,6 +326,8 @@ class ActorGroup {
   static bool run(Running& running);
   /// Whether a handler may run on another thread: own_thread, one actor, no resources.
   bool may_run_apart() const;
+  /// The same for the step between begin_step() and complete_step(): a change of a tenant does not.
+  bool step_runs_apart() const;
   /// A StepSource still chooses the steps: use step() alone.
   bool is_replaying() const;
 
@@ -312,6 +339,15 @@ class ActorGroup {
   /// Drains the actors of a failed tenant and no others; repeated is harmless. Not for a replaying
   /// group.
   void set_aside(TenantSlot tenant, Time now);
+  /// Drains the actors of a tenant that will leave, like set_aside() but without a failure: they
+  /// are idle when they say so. A control input in order with change_tenant(): its step is a kPause
+  /// of the tenant. Then slot_counts() tells when the slot has drained; repeated is harmless. Only
+  /// for a group that concerns(tenant). Not for a replaying group.
+  void drain_tenant(TenantSlot tenant, Time now);
+  /// Queues the change as one control input of the group. A change of another tenancy than the
+  /// slot's, and one that was made already, is a step that changes nothing. Only for a group that
+  /// concerns(change.slot). Not for a replaying group.
+  void change_tenant(const TenantChange& change, Time now);
   /// Ends the replay: the step_source has no further step. Inbox, timers, pauses and credit keep
   /// the state that the recorded steps left. From now on the group chooses its own steps. `now` is
   /// not earlier than any recorded time.
@@ -353,6 +389,9 @@ class ActorGroup {
   GroupId id() const;
   const std::string& name() const;
   GroupCounts counts() const;
+  /// Whether the group has instances of the slot, or actors that all tenants share.
+  bool concerns(TenantSlot slot) const;
+  SlotCounts slot_counts(TenantSlot slot) const;
   /// Approximate while the group runs on another thread; exact otherwise.
   GroupView view() const;
   /// Adds this group's side of every edge: messages sent by its senders and handled by its

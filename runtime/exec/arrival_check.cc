@@ -65,10 +65,11 @@ Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& mess
     return refused("has other ends than its link", message.link.value);
   if (envelope.payload.type != expected.type)
     return refused("is of another type", envelope.payload.type->name);
+  // Whether a tenant has the slot is known to the receiving group: it joins at one of its steps.
   // Every message belongs to a tenant; a link whose sender or target serves one tenant carries only
   // messages of that tenant.
   const TenantSlot tenant = envelope.tenant;
-  if (tenant.is_none() || tenant.value >= wiring_->num_slots || plan_->is_free(tenant) ||
+  if (tenant.is_none() || tenant.value >= wiring_->num_slots ||
       (!expected.sender_tenant.is_none() && tenant != expected.sender_tenant) ||
       (!link.target_tenant.is_none() && tenant != link.target_tenant))
     return refused("is for a tenant that the edge does not serve", tenant.value);

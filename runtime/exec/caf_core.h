@@ -18,6 +18,7 @@
 #include "runtime/exec/caf_timers.h"
 #include "runtime/exec/drain.h"
 #include "runtime/exec/handler_watch.h"
+#include "runtime/exec/pending_changes.h"
 
 namespace primerl {
 
@@ -40,6 +41,8 @@ class CafExecutor::Core final : private CellOwner {
   void request_drain();
   void set_aside(TenantSlot tenant);
   void command(const ActorCommand& command);
+  Status change_tenant(const TenantChange& change);
+  void drain_tenant(TenantSlot slot);
   void request_stop();
   RunOutcome wait();
   RunStatus status() const;
@@ -68,7 +71,11 @@ class CafExecutor::Core final : private CellOwner {
   Error not_stopped(const ActorGroup& group) const;
   std::vector<EdgeLedger> ledger() const;
 
-  // caf_watch.cc: on the timer thread
+  /// In a graph whose tenants change, the group of a free slot may get an actor that blocks.
+  bool has_own_thread(GroupId group) const { return setup_.plan->group(group).own_thread; }
+
+  // caf_watch.cc, and watch_slots() in caf_tenants.cc: on the timer thread
+  void watch_slots();
   void watch();
   void watch_handlers(Time now, bool is_draining);
   void watch_stall(Time now);
@@ -103,6 +110,7 @@ class CafExecutor::Core final : private CellOwner {
   void group_idle() override { timers_->notice(); }
   bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
   void peer_changed(GroupId group, const PeerChange& change) override;
+  void tenant_changed(GroupId group, const TenantChange& change, Status status) override;
   void command_answered(CommandAnswer answer) override {
     if (setup_.on_command != nullptr) setup_.on_command(answer);
   }
@@ -138,6 +146,10 @@ class CafExecutor::Core final : private CellOwner {
   RunEnd drained_end_ = RunEnd::kFinished;  // the end of the run if the drain succeeds
   Time draining_since_;
   std::set<TenantSlot> finished_;
+  PendingChanges changes_;
+  std::map<TenantSlot, SlotDrain> slot_drains_;
+  std::set<TenantSlot> num_abandoned_of_left_;  // slots whose stuck handlers are those of a tenant
+                                                // that has left
   SetAside set_aside_;  // for a run of one process; otherwise the control plane keeps it
   std::vector<std::optional<Status>> started_;  // by GroupId
   std::vector<bool> ended_;                     // by GroupId

@@ -37,6 +37,8 @@ CafExecutor::Core::Core(CafExecutorSetup setup)
       started_(setup_.plan->groups.size()),
       ended_(setup_.plan->groups.size(), false),
       is_live_(setup_.step_source == nullptr) {
+  // A free slot keeps no run alive.
+  for (const Tenant& slot : setup_.plan->free_slots) finished_.insert(slot.slot);
   for (const auto& [process, incarnation] : setup_.peer_incarnations)
     live_incarnations_[process] = incarnation;
   for (size_t i = 0; i < known_incarnations_.size(); ++i)
@@ -82,7 +84,7 @@ Status CafExecutor::Core::make_shared_resources() {
 void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
   const uint32_t generation = cell->adopt();
   const GroupId id = cell->group().id();
-  const bool detached = setup_.plan->group(id).own_thread && !setup_.plan->is_vacant(id);
+  const bool detached = has_own_thread(id);
   cell->set_wake_up(
       actors_->spawn([cell, generation] { return cell->turn(generation); }, detached));
 }
@@ -111,14 +113,16 @@ Status CafExecutor::Core::prepare() {
     group.shared_resources = shared;
     group.observer = setup_.observer;
     group.cuts = setup_.cuts;
+    group.make_tenant = setup_.make_tenant;
+    group.tenant_resources = setup_.tenant_resources;
     group.wake = [this, id] { cells_[id.index()]->order(GroupCell::kAnswers); };
     if (setup_.step_source != nullptr) {
       group.step_source = &setup_.step_source->step_source(id);
       group.incarnation = setup_.step_source->incarnation();
     }
-    auto cell = std::make_shared<GroupCell>(
-        std::move(group), plan.group(id).own_thread && !plan.is_vacant(id),
-        static_cast<CellOwner*>(this), clock_, setup_.step_source);
+    auto cell =
+        std::make_shared<GroupCell>(std::move(group), has_own_thread(id),
+                                    static_cast<CellOwner*>(this), clock_, setup_.step_source);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }
@@ -295,10 +299,14 @@ bool CafExecutor::Core::has_lost_threads() const { return has_lost_threads_; }
 
 void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
   if (setup_.others != nullptr) return setup_.others->tenant_finished(tenant);
+  if (setup_.is_hosted) {
+    if (setup_.events.tenant_finished) setup_.events.tenant_finished(tenant);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     finished_.insert(tenant);
-    if (finished_.size() < setup_.plan->tenants.size()) return;
+    if (finished_.size() < setup_.plan->num_slots()) return;
   }
   begin_drain(RunEnd::kFinished);
 }
@@ -435,6 +443,10 @@ void CafExecutor::finish(RunEnd end) { core_->finish(end); }
 StallReport CafExecutor::stall_report() const { return core_->stall_report(); }
 void CafExecutor::request_drain() { core_->request_drain(); }
 void CafExecutor::set_aside(TenantSlot tenant) { core_->set_aside(tenant); }
+Status CafExecutor::change_tenant(const TenantChange& change) {
+  return core_->change_tenant(change);
+}
+void CafExecutor::drain_tenant(TenantSlot slot) { core_->drain_tenant(slot); }
 void CafExecutor::command(const ActorCommand& command) { core_->command(command); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }

@@ -48,6 +48,11 @@ struct CafExecutorSetup {
   /// In a run of one process: called with a tenant that was set aside, and the reason. Any thread.
   /// May be null.
   std::function<void(TenantSlot, const std::string&)> on_set_aside;
+  TenantMaker make_tenant{};           // see GroupSetup
+  TenantResources tenant_resources{};  // see GroupSetup
+  ExecutorEvents events{};
+  bool is_hosted = false;   // in a run of one process: it goes on when all its tenants have
+                            // finished, until request_drain()
   CutSink* cuts = nullptr;  // must stay valid while the executor exists; called from every group's
                             // thread; null: no cuts
   OtherProcesses* others = nullptr;  // must stay valid while the executor exists; null: this
@@ -83,6 +88,8 @@ class CafExecutor final : public Executor {
   /// setup.on_command after it handled the command. A group that follows a record gets the command
   /// after it resumed. Call after prepare().
   void command(const ActorCommand& command);
+  Status change_tenant(const TenantChange& change) override;
+  void drain_tenant(TenantSlot slot) override;
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;

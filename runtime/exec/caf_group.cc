@@ -26,7 +26,6 @@ GroupCell::GroupCell(GroupSetup setup, bool has_own_thread, CellOwner* owner, co
         setup.executor = this;
         return std::move(setup);
       }()),
-      runs_apart_(group_.may_run_apart()),
       has_own_thread_(has_own_thread),
       armed_(kNever) {}
 
@@ -107,6 +106,35 @@ void GroupCell::set_aside(TenantSlot tenant) {
     set_aside_.insert(tenant);
   }
   order(kAside);
+}
+
+void GroupCell::change_tenant(const TenantChange& change) {
+  {
+    const std::lock_guard lock(mutex_);
+    tenants_.push_back({change, {}});
+  }
+  order(kTenants);
+}
+
+void GroupCell::drain_tenant(TenantSlot tenant) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (undrained_.contains(tenant) && !tenants_.back().change) return;
+    tenants_.push_back({std::nullopt, tenant});
+    undrained_.insert(tenant);
+  }
+  order(kTenants);
+}
+
+SlotCounts GroupCell::slot_counts(TenantSlot tenant) const {
+  bool is_waiting = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_waiting = undrained_.contains(tenant);
+  }
+  SlotCounts counts = group_.slot_counts(tenant);
+  counts.is_idle = counts.is_idle && !is_waiting;
+  return counts;
 }
 
 void GroupCell::refuse() {
@@ -239,6 +267,8 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   if (aside_waits_ && has_started_ && !has_failed_ && !group_.is_replaying()) drain_set_aside(now);
   commands_wait_ = commands_wait_ || (orders & kCommand) != 0;
   if (commands_wait_ && has_started_ && !has_failed_ && !group_.is_replaying()) take_commands(now);
+  tenants_wait_ = tenants_wait_ || (orders & kTenants) != 0;
+  if (tenants_wait_ && has_started_ && !has_failed_ && !group_.is_replaying()) take_tenants(now);
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
@@ -260,6 +290,25 @@ void GroupCell::drain_set_aside(Time now) {
     tenants = set_aside_;
   }
   for (const TenantSlot tenant : tenants) group_.set_aside(tenant, now);
+}
+
+void GroupCell::take_tenants(Time now) {
+  tenants_wait_ = false;
+  std::vector<TenantWork> works;
+  {
+    const std::lock_guard lock(mutex_);
+    works.swap(tenants_);
+  }
+  for (const TenantWork& each : works) {
+    if (each.change)
+      group_.change_tenant(*each.change, now);
+    else
+      group_.drain_tenant(each.drain, now);
+    const std::lock_guard lock(mutex_);
+    if (!each.change) undrained_.erase(undrained_.find(each.drain));
+    // Another tenant of the slot has its own count of stuck handlers.
+    if (each.change && each.change->kind == TenantChange::Kind::kJoin) is_stuck_ = false;
+  }
 }
 
 void GroupCell::take_commands(Time now) {
@@ -287,7 +336,7 @@ bool GroupCell::run_burst(uint32_t generation, Time now) {
   const Time until = now + kBurstTime;
   for (int i = 0; i < kBurstSteps && now < until; ++i) {
     if (owner_->is_stopping() || has_failed_) break;
-    if (runs_apart_) {
+    if (group_.may_run_apart()) {
       if (!group_.ready()) break;
       if (!run_apart(generation, now)) return false;
     } else if (has_own_thread_) {
@@ -328,6 +377,11 @@ void GroupCell::follow_record(Time now) {
 
 bool GroupCell::run_apart(uint32_t generation, Time now) {
   if (!group_.begin_step(now)) return true;
+  if (!group_.step_runs_apart()) {
+    group_.run_step();
+    group_.complete_step(clock_.now());
+    return true;
+  }
   // Keeps the actor alive while this thread runs it, even if the group is destroyed.
   const auto running = group_.running();
   bool is_refused = false;

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -59,6 +60,7 @@ class CellOwner {
   /// From now on the group uses the peer state in `change`.
   virtual void peer_changed(GroupId group, const PeerChange& change) = 0;
   virtual void command_answered(CommandAnswer answer) = 0;
+  virtual void tenant_changed(GroupId group, const TenantChange& change, Status status) = 0;
 };
 
 class GroupCell final : public GroupExecutor {
@@ -76,6 +78,7 @@ class GroupCell final : public GroupExecutor {
     kAside = 256,    // set tenants aside (set_aside()); waits like kDrain
     kCommand = 512,  // handle waiting commands (command()); waits like kDrain
     kAnswers = 1024,  // answers from outside have arrived
+    kTenants = 2048,  // drains and changes of tenants (change_tenant()); waits like kDrain
   };
 
   /// `step_source` may be null; otherwise setup.step_source must be the group's own. Both, and
@@ -99,6 +102,11 @@ class GroupCell final : public GroupExecutor {
   void cut(uint64_t number);
   /// Drains the actors of `tenant`, which failed.
   void set_aside(TenantSlot tenant);
+  /// Applied in order, with drain_tenant(). After the group resumed, if it follows a record.
+  void change_tenant(const TenantChange& change);
+  void drain_tenant(TenantSlot tenant);
+  /// Of a slot whose drain was ordered; idle only after the group began that drain.
+  SlotCounts slot_counts(TenantSlot tenant) const;
   /// Its handlers get stuck: from now on messages are refused without running a handler.
   void refuse();
   /// Applied in order, before every order that is given later. kExhausted when kCommandsMax
@@ -118,6 +126,11 @@ class GroupCell final : public GroupExecutor {
   Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }
 
  private:
+  /// A change, or the drain of a slot.
+  struct TenantWork {
+    std::optional<TenantChange> change;
+    TenantSlot drain;
+  };
   void order(uint32_t orders, std::span<const PeerChange> changes);
   // GroupExecutor; called by group_.
   void ship(MessageBatch&& batch) override { owner_->deliver(std::move(batch)); }
@@ -128,6 +141,9 @@ class GroupCell final : public GroupExecutor {
   void group_failed(GroupId group, Error error) override {
     owner_->group_failed(group, std::move(error));
   }
+  void tenant_changed(GroupId group, const TenantChange& change, Status status) override {
+    owner_->tenant_changed(group, change, std::move(status));
+  }
   void command_answered(CommandAnswer answer) override {
     owner_->command_answered(std::move(answer));
   }
@@ -135,6 +151,7 @@ class GroupCell final : public GroupExecutor {
   bool obey(uint32_t orders, uint64_t ordered_cut, Time now);
   void drain_set_aside(Time now);
   void take_commands(Time now);
+  void take_tenants(Time now);
   Status start(Time now);
   void accept(Time now);
   void take_changes(Time now);
@@ -147,7 +164,6 @@ class GroupCell final : public GroupExecutor {
   const RunClock& clock_;
   ReplaySource* const step_source_;  // null: there is no record to follow
   ActorGroup group_;
-  const bool runs_apart_;
   const bool has_own_thread_;
 
   // Guarded by mutex_.
@@ -160,7 +176,9 @@ class GroupCell final : public GroupExecutor {
   uint32_t orders_ = 0;
   uint64_t ordered_cut_ = 0;  // newest
   std::set<TenantSlot> set_aside_;
-  std::vector<ActorCommand> commands_;  // at most kCommandsMax
+  std::vector<ActorCommand> commands_;   // at most kCommandsMax
+  std::vector<TenantWork> tenants_;      // in the order in which they were given
+  std::multiset<TenantSlot> undrained_;  // slots of the drains in tenants_
   bool is_stuck_ = false;
   bool is_due_ = false;  // a turn runs or is scheduled
   bool has_gone_ = false;
@@ -180,6 +198,7 @@ class GroupCell final : public GroupExecutor {
   bool drain_waits_ = false;    // until the group resumes
   bool aside_waits_ = false;    // until the group resumes or starts
   bool commands_wait_ = false;  // until the group resumes
+  bool tenants_wait_ = false;   // until the group resumes or starts
   bool has_started_ = false;
 
   std::atomic<bool> is_draining_{false};

@@ -19,4 +19,19 @@ bool DrainDetector::is_over(std::span<const GroupCounts> groups) {
   return over;
 }
 
+bool SlotDrain::is_over(std::span<const SlotCounts> groups) {
+  uint64_t shipped = 0, received = 0;
+  bool idle = true;
+  for (const SlotCounts& group : groups) {
+    shipped += group.num_shipped;
+    received += group.num_received;
+    idle = idle && group.is_idle;
+  }
+  const bool quiet = idle && shipped == received;
+  const bool over = quiet && was_quiet_ && shipped == num_shipped_;
+  was_quiet_ = quiet;
+  num_shipped_ = shipped;
+  return over;
+}
+
 }  // namespace primerl

@@ -21,4 +21,16 @@ class DrainDetector {
   uint64_t num_shipped_ = 0;
 };
 
+/// The same for one slot that drains: two counts in a row over all groups of a process find every
+/// group idle for the slot, none of its messages between them, and the same numbers. A value.
+class SlotDrain {
+ public:
+  /// True: the slot has drained here.
+  bool is_over(std::span<const SlotCounts> groups);
+
+ private:
+  bool was_quiet_ = false;
+  uint64_t num_shipped_ = 0;
+};
+
 }  // namespace primerl

@@ -16,6 +16,7 @@
 #include "graph/base/services.h"
 #include "graph/message_type.h"
 #include "graph/plan.h"
+#include "graph/tenant_change.h"
 #include "runtime/wire/process_report.h"
 
 namespace primerl {
@@ -24,6 +25,30 @@ namespace primerl {
 /// A shared resource (weight channel, tokenizer) is made on the thread that calls start().
 using ResourceFactory =
     std::function<Result<std::shared_ptr<Resource>>(const Plan& plan, int32_t index)>;
+
+/// Makes the tenant that joins a slot (TenantChange::kJoin). Called on any thread.
+using TenantMaker =
+    std::function<Result<std::shared_ptr<const Tenant>>(const Plan& plan, const TenantChange&)>;
+
+/// Tells the resource at `index` of plan.resources that a tenant joins or leaves. Called on the
+/// thread of a group that uses the resource; for a shared one, by the groups of the slot.
+using TenantResources = std::function<Status(const Plan& plan, int32_t index, Resource& resource,
+                                             const Tenant& tenant, TenantChange::Kind kind)>;
+
+/// What an executor reports of tenants that come and go. Called on any thread, and not under a lock
+/// of the executor. An empty function hears nothing.
+struct ExecutorEvents {
+  /// All groups here that are concerned have made the change. Error: one of them could not.
+  std::function<void(const TenantChange& change, const Status& status)> tenant_changed{};
+  /// After drain_tenant(): every instance of the slot here is idle, and no message of the slot is
+  /// on its way between groups here. Once per drain_tenant().
+  std::function<void(TenantSlot slot)> tenant_drained{};
+  /// In a hosted run: the tenant has made its last step.
+  std::function<void(TenantSlot slot)> tenant_finished{};
+};
+
+/// The maximum number of changes of tenants that wait for the groups of one process.
+inline constexpr size_t kTenantChangesMax = 256;
 
 /// Services of the process around the executor. Thread-safe. Must never block on a slow observer.
 class ProcessServices {
@@ -98,6 +123,9 @@ inline constexpr size_t kCommandsMax = 64;
 std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
                                   TenantSlot tenant);
 
+/// kInvalid: the plan has no such slot, or its tenants never change because it has no limits.
+Status check_slot(const Plan& plan, TenantSlot slot);
+
 /// The tenant whose limit (abandoned_max) counts stuck handlers of this group. None if the run has
 /// one tenant, or if all tenants share the group.
 TenantSlot counted_tenant(const Plan& plan, GroupId group);
@@ -118,6 +146,14 @@ class Executor {
   /// Stops the run now: running handlers see it through progress(), and no more messages are
   /// handled.
   virtual void request_stop() = 0;
+  /// Gives the change to every group here that has instances of the slot or shared actors. Each
+  /// makes it at one position of its steps; then ExecutorEvents::tenant_changed() reports it. A
+  /// group that follows a record makes it after it resumed. kInvalid: the plan has no such slot, or
+  /// no limits. kExhausted: kTenantChangesMax changes wait. After start().
+  virtual Status change_tenant(const TenantChange& change) = 0;
+  /// Drains the actors of a tenant that will leave; the others continue. Reported by
+  /// ExecutorEvents::tenant_drained(). Repeated orders are one until it was reported.
+  virtual void drain_tenant(TenantSlot slot) = 0;
   /// Returns when the run has ended: all tenants finished and drained, or the run was stopped,
   /// failed or stalled.
   virtual RunOutcome wait() = 0;

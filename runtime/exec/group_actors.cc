@@ -11,19 +11,29 @@ GroupActors::GroupActors(std::shared_ptr<GroupCommon> common, GroupLinks& links)
     : common_(std::move(common)), links_(links), slots_(common_->planned().instances.size()) {}
 
 Status GroupActors::start(Time now) {
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    ActorSlot& slot = slots_[i];
-    slot.running = std::make_shared<Running>(common_, i);
-    const Contract& contract = slot.running->contract();
-    slot.timer_generations.assign(contract.timers.size(), 0);
-    const bool may_be_replaced =
-        slot.running->node().on_error == OnError::kRestart || common_->may_run_apart();
-    slot.keeps_snapshot = contract.is_restartable && may_be_replaced && !slot.running->is_vacant();
-    RETURN_IF_ERROR(slot.running->start(now));
-    apply_effects(*slot.running);
-    save_snapshot(i);
-  }
+  for (uint32_t i = 0; i < slots_.size(); ++i) RETURN_IF_ERROR(make_actor(i, now));
+  update_vacant();
   return ok();
+}
+
+Status GroupActors::make_actor(uint32_t actor, Time now) {
+  ActorSlot& slot = slots_[actor];
+  slot.running = std::make_shared<Running>(common_, actor);
+  const Contract& contract = slot.running->contract();
+  slot.timer_generations.resize(contract.timers.size(), 0);
+  const bool may_be_replaced = slot.running->node().on_error == OnError::kRestart ||
+                               (common_->planned().own_thread && slots_.size() == 1);
+  slot.keeps_snapshot = contract.is_restartable && may_be_replaced && !slot.running->is_vacant();
+  slot.may_work = contract.works && !slot.running->is_vacant();
+  RETURN_IF_ERROR(slot.running->start(now));
+  apply_effects(*slot.running);
+  save_snapshot(actor);
+  return ok();
+}
+
+void GroupActors::update_vacant() {
+  common_->is_vacant.store(
+      std::ranges::all_of(slots_, [](const ActorSlot& slot) { return slot.running->is_vacant(); }));
 }
 
 void GroupActors::apply_effects(Running& running) {
@@ -52,7 +62,7 @@ void GroupActors::save_snapshot(uint32_t actor) {
 /// message's tenant. None for a latest_wins value (an engine's load), for a step without a message,
 /// and in a run of one tenant.
 TenantSlot GroupActors::tenant_served(Running& running) const {
-  if (setup().plan->tenants.size() < 2) return {};
+  if (!common_->tenants.are_apart()) return {};
   const TenantSlot own = common_->tenant_of(running.index());
   const Input& input = running.input();
   if (!own.is_none() || input.kind != StepKind::kMessage) return own;
@@ -95,10 +105,10 @@ void GroupActors::supervise(Running& running, const Error& error, Time now) {
 /// If several tenants share the run, a failure of one tenant does not affect the others.
 void GroupActors::give_up(Running& running, TenantSlot tenant, Error why) {
   running.has_given_up = true;  // no restart may be left, although the actor did not give up itself
-  if (tenant.is_none() || setup().plan->tenants.size() < 2)
+  if (tenant.is_none() || !common_->tenants.are_apart())
     return setup().executor->group_failed(setup().group, std::move(why));
   if (!failed_.emplace(tenant, why.text()).second) return;
-  const std::string& name = setup().plan->tenants[tenant.index()].name;
+  const std::string& name = common_->tenants.name_of(tenant);
   setup().process_services->log(
       LogLevel::kError, running.self_name(),
       fmt::format("tenant '{}' is set aside, the others continue: {}", name, why.text()));
@@ -118,6 +128,7 @@ Status GroupActors::replace(uint32_t actor, Time now) {
   // Until the new actor is made the slot keeps the old one, so it always has an actor.
   RETURN_IF_ERROR(fresh->start(now));
   slot.running = fresh;
+  RETURN_IF_ERROR(repeat_changes(actor, now));
   if (slot.keeps_snapshot) RETURN_IF_ERROR(restore_actor(contract, slot.snapshot, fresh->actor()));
   apply_effects(*fresh);
   return ok();
@@ -181,7 +192,26 @@ void GroupActors::set_aside(TenantSlot tenant, Time now) {
     if (common_->tenant_of(i) == tenant) drain(i, now);
 }
 
+void GroupActors::drain_tenant(TenantSlot tenant, Time now) {
+  leaving_.insert(tenant);
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (common_->tenant_of(i) == tenant) drain(i, now);
+}
+
+bool GroupActors::is_idle(TenantSlot tenant) const {
+  // It could not join here, or has done nothing.
+  if (common_->tenants.is_free(tenant) || !common_->tenants.has_started(tenant)) return true;
+  const bool has_failed = set_aside_.contains(tenant);
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (common_->tenant_of(i) != tenant) continue;
+    const ActorSlot& slot = slots_[i];
+    if (slot.may_work || !(has_failed || slot.running->actor().idle())) return false;
+  }
+  return true;
+}
+
 void GroupActors::drain(uint32_t actor, Time now) {
+  if (!common_->tenants.has_started(common_->tenant_of(actor))) return;
   if (std::exchange(slots_[actor].has_drained, true)) return;
   Input input;
   input.kind = StepKind::kDrain;
@@ -193,7 +223,7 @@ void GroupActors::follow_drain(uint32_t actor) {
   slots_[actor].has_drained = true;
   // With several tenants, the drain of one tenant's actor may concern that tenant only.
   is_draining_ =
-      is_draining_ || setup().plan->tenants.size() < 2 || common_->tenant_of(actor).is_none();
+      is_draining_ || !common_->tenants.are_apart() || common_->tenant_of(actor).is_none();
 }
 
 void GroupActors::command(const ActorCommand& command, Time now) {
@@ -201,7 +231,7 @@ void GroupActors::command(const ActorCommand& command, Time now) {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     const InstanceId instance = common_->planned().instances[i];
     const auto port = input_for(*setup().plan, instance, *command.message.type, command.tenant);
-    if (!port) continue;
+    if (!port || slots_[i].running->is_vacant()) continue;
     if (num_commands_ >= kCommandsMax) {
       setup().executor->command_answered(
           {command.number, instance,
@@ -221,7 +251,8 @@ void GroupActors::command(const ActorCommand& command, Time now) {
 
 bool GroupActors::are_idle() const {
   for (uint32_t i = 0; i < slots_.size(); ++i)
-    if (!slots_[i].running->actor().idle() && !set_aside_.contains(common_->tenant_of(i)))
+    if (!slots_[i].running->actor().idle() && common_->tenants.has_started(common_->tenant_of(i)) &&
+        !set_aside_.contains(common_->tenant_of(i)))
       return false;
   return true;
 }
@@ -232,6 +263,8 @@ void GroupActors::save(GroupState& state) const {
   state.finished = finished_;
   state.failed = failed_;
   state.set_aside = set_aside_;
+  state.leaving = leaving_;
+  common_->tenants.save(state);
   for (const ActorSlot& slot : slots_) {
     const Running& running = *slot.running;
     SavedActor& saved = state.actors.emplace_back();
@@ -274,6 +307,7 @@ void GroupActors::restore_tenants(const GroupState& state) {
   finished_ = state.finished;
   failed_ = state.failed;
   set_aside_ = state.set_aside;
+  leaving_ = state.leaving;
   for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
   for (const auto& [tenant, why] : failed_) setup().executor->tenant_failed(tenant, why);
 }
@@ -292,6 +326,9 @@ Status GroupActors::put_back(const SavedInput& saved) {
     ASSIGN_OR_RETURN(input.envelope.payload,
                      decode_message(*port.type, payload.body.bytes(), payload.blobs));
   }
+  input.drains = kind == StepKind::kTenant && saved.generation != 0;
+  if (saved.tenant_change)
+    input.tenant_change = std::make_shared<const TenantChange>(*saved.tenant_change);
   input.peer = {saved.peer_is_up ? PeerEvent::Kind::kUp : PeerEvent::Kind::kDown, saved.peer,
                 saved.peer_incarnation};
   input.arrival = saved.arrival;

@@ -70,6 +70,12 @@ class GroupActors {
   bool is_draining() const { return is_draining_; }
   /// The same for the actors of one failed tenant.
   void set_aside(TenantSlot tenant, Time now);
+  /// The same for the actors of a tenant that will leave.
+  void drain_tenant(TenantSlot tenant, Time now);
+  /// Slots that drain without a failure.
+  const std::set<TenantSlot>& leaving() const { return leaving_; }
+  /// Whether the slot's actors have nothing left to do.
+  bool is_idle(TenantSlot tenant) const;
   bool has_drained(uint32_t actor) const { return slots_[actor].has_drained; }
   /// For a replaying group: the actor drained in the recorded run.
   void follow_drain(uint32_t actor);
@@ -82,10 +88,30 @@ class GroupActors {
   /// a message that was lost with the failure, so it counts as idle.
   bool are_idle() const;
 
+  // A tenant joins, changes or leaves -------------------------------------------------------------
+
+  /// Makes the actors of the slot, whose tenant has joined; shared actors know the tenant then.
+  Status occupy(TenantSlot tenant, Time now);
+  /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. Returns
+  /// the first error, after all were called.
+  Status notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t step, Time now);
+  /// Tells all actors of the tenants' changes again, before a saved state is restored into them.
+  Status repeat_changes(Time now);
+  /// The run drains, and the tenant has started after that began.
+  void drain_late(TenantSlot tenant, Time now);
+  /// Puts place holders in the place of the slot's actors, and forgets all of the slot. The tenant
+  /// has left already.
+  void vacate(TenantSlot tenant, Time now);
+  /// Whether a work call of the actor may have something to do. After each step of the actor.
+  void set_may_work(uint32_t actor, bool may_work) { slots_[actor].may_work = may_work; }
+
   // A state is saved or restored ------------------------------------------------------------------
 
   /// Adds actors, timers, tenants and restarts.
   void save(GroupState& state) const;
+  /// Makes the slots of the state those of the group: its actors too, but not what resources keep.
+  /// Before restore_actors().
+  Status restore_slots(const GroupState& state, Time now);
   /// Calls the executor for every tenant that finished or failed.
   Status restore_actors(const GroupState& state);
   void restore_tenants(const GroupState& state);
@@ -114,11 +140,15 @@ class GroupActors {
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
     bool has_drained = false;            // its drain is queued or done
+    bool may_work = false;               // it had an input, or more work, since its last work call
     SavedFields snapshot;                // of the state after its last step
     std::vector<ActorRestart> restarts;  // restarts within the window
   };
 
   const GroupSetup& setup() const { return common_->setup; }
+  Status make_actor(uint32_t actor, Time now);
+  void update_vacant();
+  Status repeat_changes(uint32_t actor, Time now);
   void drain(uint32_t actor, Time now);
   TenantSlot tenant_served(Running& running) const;
   void give_up(Running& running, TenantSlot tenant, Error why);
@@ -133,6 +163,7 @@ class GroupActors {
   std::set<TenantSlot> finished_;             // tenants that an actor here called finish() for
   std::map<TenantSlot, std::string> failed_;  // tenants that failed here, with the reason
   std::set<TenantSlot> set_aside_;
+  std::set<TenantSlot> leaving_;
   size_t num_commands_ = 0;  // commands that wait
   Counter num_restarts_;
 };

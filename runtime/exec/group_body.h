@@ -29,7 +29,11 @@ class ActorGroup::Body {
   Status restore(const GroupState& state, Time now);
   void resume(Time now);
   Status accept(MessageBatch&& batch, Time now);
+  void begin_burst();
   void end_burst();
+  void drain_tenant(TenantSlot slot, Time now);
+  void change_tenant(const TenantChange& change, Time now);
+  SlotCounts slot_counts(TenantSlot slot) const;
   void destroy();
   GroupView view() const;
 
@@ -37,6 +41,7 @@ class ActorGroup::Body {
   /// due batches leave and the gauges are updated.
   void after_change();
   void update_gauge();
+  bool is_idle(TenantSlot slot) const;
 
   const std::shared_ptr<GroupCommon> common_;
   GroupLinks links_;
@@ -48,6 +53,7 @@ class ActorGroup::Body {
 
   // Read by any thread.
   Counter waiting_, oldest_arrival_, is_idle_, is_ready_;
+  std::vector<Counter> slots_idle_;  // by tenant slot; of slots that drain
 };
 
 }  // namespace primerl

@@ -9,7 +9,11 @@ namespace primerl {
 GroupLinks::GroupLinks(GroupCommon& common)
     : common_(common),
       inbox_(*setup().plan, *setup().wiring, setup().group, setup().step_source != nullptr),
-      peers_(common) {
+      peers_(common),
+      counts_slots_(setup().plan->settings.tenant_limits.are_set() ||
+                    !setup().plan->free_slots.empty()),
+      slot_shipped_(setup().wiring->num_slots),
+      slot_received_(setup().wiring->num_slots) {
   for (const InLink& in : inbox_.links) in_peer_.push_back(peers_.index_of(in.link->sender_group));
   for (const OutLink& out : common_.flow->links)
     out_peer_.push_back(peers_.index_of(out.link->target_group));
@@ -37,6 +41,8 @@ void GroupLinks::route(Running& running, PendingEmission& emission) {
   const OutputFlow& output = flow.outputs[running.index()][emission.output];
   if (output.links.empty()) return;  // an optional output that is not connected
   Envelope& envelope = emission.envelope;
+  // A shared actor answers for a tenant that has left.
+  if (common_.tenants.is_free(envelope.tenant)) return running.count("without_target", 1);
   envelope.incarnation = setup().incarnation;
   envelope.blob_bytes = envelope.payload.type->blob_bytes(envelope.payload.message.get());
   const auto serves = [&](const OutLink& out) {
@@ -118,9 +124,12 @@ void GroupLinks::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes) 
 
 void GroupLinks::ship(OutLink& out, Envelope&& envelope) {
   num_shipped_.add(1);
+  const bool counts = counts_slots_ && !out.link->is_remote && !envelope.tenant.is_none();
+  if (counts) slot_shipped_[envelope.tenant.index()].add(1);
   const uint32_t peer = out_peer_[out.link->out_index];
   if (peer == PeerBatches::kNone) {
     num_received_.add(1);
+    if (counts) slot_received_[envelope.tenant.index()].add(1);
     const Status taken = inbox_.receive(out.link->in_index, std::move(envelope), now_);
     CHECK(taken.ok(), "a group refused a message of its own");
     check_bound(inbox_.links[out.link->in_index]);
@@ -157,7 +166,8 @@ void GroupLinks::grant_when_due(uint32_t in_index) {
   // than the rest of the window would wait forever.
   const uint64_t bytes = in.settled_bytes - in.granted_bytes;
   const bool is_last = in.num_waiting.get() == 0 && bytes > 0;
-  if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
+  if (!is_last && !grants_at_once_ &&
+      in.settled_messages - in.granted_messages < in.link->grant_messages &&
       bytes < in.link->grant_bytes)
     return;
   peers_.mark_due(peer);
@@ -204,11 +214,16 @@ Status GroupLinks::accept_message(GroupId from, BatchedMessage&& message) {
       links[message.link.index()].sender_group != from)
     return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
                  common_.planned().name, message.link.value);
-  if (setup().plan->is_free(message.envelope.tenant))
+  // In a group that follows its record the tenant may join at a later step of the record.
+  if (setup().step_source == nullptr && common_.tenants.is_free(message.envelope.tenant))
     return error(Code::kCorrupt, "'{}' got a message for tenant slot {}, which has no tenant",
                  common_.planned().name, message.envelope.tenant.value);
   const uint32_t in_index = links[message.link.index()].in_index;
   InLink& in = inbox_.links[in_index];
+  if (const TenantSlot slot = message.envelope.tenant; counts_slots_ && !in.link->is_remote &&
+                                                       !slot.is_none() &&
+                                                       slot.index() < slot_received_.size())
+    slot_received_[slot.index()].add(1);
   const uint64_t settled = in.settled_messages;
   auto status = inbox_.receive(in_index, std::move(message.envelope), now_);
   if (!status.ok())
@@ -424,73 +439,6 @@ Result<Input> GroupLinks::restored_input(const SavedMessage& saved) const {
   const MessageType& type = *common_.contract_of(in.actor).inputs[link.input].type;
   ASSIGN_OR_RETURN(input.envelope, restored_message(saved, link, type));
   return input;
-}
-
-uint64_t GroupLinks::num_held() const {
-  uint64_t held = 0;
-  for (const auto& in : inbox_.links) held += in.num_waiting.get() + in.num_in_hand.get();
-  for (const auto& out : common_.flow->links) held += out.outbox.size();
-  return held;
-}
-
-void GroupLinks::describe(GroupView& view) const {
-  for (const OutLink& out : common_.flow->links)
-    if (!out.link->is_feedback && out.unsettled() >= static_cast<uint64_t>(out.link->capacity))
-      view.full.push_back(out.id);
-  for (const InLink& in : inbox_.links)
-    if (in.is_paused.get() != 0 && in.num_waiting.get() > 0) view.paused.push_back(in.id);
-}
-
-void GroupLinks::add_to(std::span<EdgeLedger> ledger) const {
-  for (const OutLink& out : common_.flow->links) {
-    EdgeLedger& edge = ledger[out.link->edge.index()];
-    edge.sent += out.past_sent.get() + out.num_emitted.get();
-    edge.returned += out.num_returned.get();
-    edge.handled += out.past_handled.get();
-    edge.dropped += out.past_dropped.get() + out.num_overwritten.get();
-    // Messages in the outbox or in transit. The receiver subtracts those that have arrived.
-    edge.in_flight += out.num_emitted.get() - out.num_overwritten.get();
-    edge.waiting_max = std::max(edge.waiting_max, out.waiting_max.get());
-  }
-  for (const InLink& in : inbox_.links) {
-    EdgeLedger& edge = ledger[in.link->edge.index()];
-    const uint64_t refused = in.num_refused_incarnations.get();
-    edge.sent += in.sent_by_dead.get() + refused;
-    edge.handled += in.num_handled.get();
-    edge.failed += in.num_failed.get();
-    edge.dropped += in.num_overwritten.get() + refused;
-    edge.in_flight += in.num_waiting.get() + in.num_in_hand.get() + in.sent_by_dead.get();
-    edge.in_flight -= in.num_received.get();
-    if (in.link->is_feedback) edge.waiting_max = std::max(edge.waiting_max, in.waiting_max.get());
-  }
-}
-
-void GroupLinks::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,
-                          Time now) const {
-  for (const OutLink& out : common_.flow->links) {
-    EdgeLoad& edge = edges[out.link->edge.index()];
-    // Each counter is exact, but the two may be from different moments.
-    const uint64_t held = out.num_emitted.get() - out.num_overwritten.get();
-    edge.num_held_back += held - std::min(held, out.num_shipped.get());
-    const uint64_t unsettled = held - std::min(held, out.num_settled.get());
-    edge.unsettled_max = std::max(edge.unsettled_max, unsettled);
-    edge.blocked_ns += out.blocked_until(now);
-  }
-  const size_t first = instances.size();
-  for (size_t i = 0; i < common_.planned().instances.size(); ++i) {
-    InstanceLoad& load = instances.emplace_back();
-    load.instance = common_.planned().instances[i].value;
-    for (const auto& [name, value] : common_.counters[i].values())
-      load.counts.push_back({name, value});
-  }
-  for (const InLink& in : inbox_.links) {
-    const uint64_t waiting = in.num_waiting.get();
-    edges[in.link->edge.index()].num_waiting += waiting;
-    InstanceLoad& load = instances[first + in.actor];
-    load.num_waiting += waiting;
-    load.num_handled += in.num_handled.get();
-    load.num_failed += in.num_failed.get();
-  }
 }
 
 }  // namespace primerl

@@ -65,6 +65,19 @@ class GroupLinks {
   void acknowledge(const Input& input);
   void count_failed(const Input& input) { inbox_.links[input.in_index].num_failed.add(1); }
 
+  // A slot drains --------------------------------------------------------------------------------
+
+  /// While `at_once`, what other processes sent is acknowledged as soon as it is handled, so their
+  /// counts of a slot come to rest.
+  void grant_at_once(bool at_once);
+  /// Whether a message of the slot waits here, in the inbox, for credit or for the acknowledgement
+  /// of another process; or a control input waits for an actor of the slot.
+  bool holds_of(TenantSlot slot) const;
+  /// Messages of the slot between groups of this process. From any thread. 0 in a plan without free
+  /// slots or limits.
+  uint64_t num_shipped(TenantSlot slot) const { return slot_shipped_[slot.index()].get(); }
+  uint64_t num_received(TenantSlot slot) const { return slot_received_[slot.index()].get(); }
+
   // Other processes -------------------------------------------------------------------------------
 
   /// The peer's process died: unacknowledged messages are returned, arrivals of incarnations up to
@@ -134,8 +147,12 @@ class GroupLinks {
   std::vector<BatchedMessage> observed_;
   uint32_t num_emissions_ = 0;
 
+  bool grants_at_once_ = false;
+  const bool counts_slots_;  // tenants may join and leave
+
   // Read by any thread.
   Counter num_shipped_, num_received_;
+  std::vector<Counter> slot_shipped_, slot_received_;  // by tenant slot
 };
 
 }  // namespace primerl

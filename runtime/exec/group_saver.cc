@@ -41,7 +41,6 @@ void GroupSaver::follow_cut(uint32_t peer, const MessageBatch& batch, Time now) 
 }
 
 Status GroupSaver::restore(const GroupState& state) {
-  RETURN_IF_ERROR(check_fits(state));
   RETURN_IF_ERROR(actors_.restore_actors(state));
   steps_.restore(state);
   links_.restore_counts(state);
@@ -107,7 +106,8 @@ Status GroupSaver::check_fits(const GroupState& state) const {
     const auto kind = static_cast<StepKind>(input.kind);
     const bool has_message = kind == StepKind::kMessage || kind == StepKind::kCommand;
     if (input.kind >= kNumStepKinds || input.actor >= actors_.size() ||
-        input.message.has_value() != has_message)
+        input.message.has_value() != has_message ||
+        input.tenant_change.has_value() != (kind == StepKind::kTenant))
       return strange("an input is none");
     if (kind == StepKind::kCommand && input.timer >= common_.contract_of(input.actor).inputs.size())
       return strange("it has other inputs");

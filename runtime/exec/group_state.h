@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "graph/contract.h"
+#include "graph/tenant_change.h"
 #include "runtime/wire/message_batch.h"
 
 namespace primerl {
@@ -64,20 +65,23 @@ struct SavedInput {
   uint8_t kind = 0;  // StepKind
   uint32_t actor = 0;
   uint32_t timer = 0;       // index of a timer; for a command its input
-  uint64_t generation = 0;  // for a timer; for a command its number
+  uint64_t generation = 0;  // for a timer; for a command its number; for a change of a tenant 1
+                            // if its actors drain
   uint64_t arrival = 0;
   Time arrived;
   std::optional<SavedMessage> message;  // for a message; for a command, without a link
   bool peer_is_up = false;              // for a peer event
   InstanceId peer;
   uint32_t peer_incarnation = 0;
+  std::optional<TenantChange> tenant_change;  // for a change of a tenant
 
   template <class F>
   static void fields(F& f) {
     using I = SavedInput;
     f("kind", &I::kind)("actor", &I::actor)("timer", &I::timer)("generation", &I::generation)(
         "arrival", &I::arrival)("arrived", &I::arrived)("message", &I::message)(
-        "peer_is_up", &I::peer_is_up)("peer", &I::peer)("peer_incarnation", &I::peer_incarnation);
+        "peer_is_up", &I::peer_is_up)("peer", &I::peer)("peer_incarnation", &I::peer_incarnation)(
+        "tenant_change", &I::tenant_change);
   }
 };
 
@@ -188,6 +192,24 @@ struct SavedPeer {
   }
 };
 
+/// A slot with a tenant that joined while the run lived.
+struct SavedSlot {
+  TenantSlot slot;
+  uint32_t tenancy = 0;
+  std::string name;
+  std::string table;         // of its TenantChange
+  bool has_started = false;  // kStart was made
+  bool is_paused = false;
+
+  template <class F>
+  static void fields(F& f) {
+    using S = SavedSlot;
+    f("slot", &S::slot)("tenancy", &S::tenancy)("name", &S::name)("table", &S::table)(
+        "has_started", &S::has_started)("is_paused", &S::is_paused);
+  }
+  friend bool operator==(const SavedSlot&, const SavedSlot&) = default;
+};
+
 struct GroupState {
   GroupId group;
   Time at;                   // by the run's clock
@@ -200,6 +222,10 @@ struct GroupState {
   std::set<TenantSlot> finished;             // tenants for which services().finish() was called
   std::map<TenantSlot, std::string> failed;  // tenants that failed here, with the reason
   std::set<TenantSlot> set_aside;
+  std::vector<SavedSlot> slots;         // tenants that joined and have not left, by slot
+  std::map<TenantSlot, uint32_t> left;  // newest tenancy of each free slot that a tenant left
+  std::set<TenantSlot> paused;          // slots of the file's tenants that are paused
+  std::set<TenantSlot> leaving;         // slots that drain without a failure
   bool work_armed = false;
   uint64_t work_arrival = 0;
   std::vector<SavedActor> actors;       // in the order of the group's instances
@@ -217,7 +243,8 @@ struct GroupState {
         "num_shipped", &G::num_shipped)("num_received", &G::num_received)(
         "num_restarts", &G::num_restarts)("num_abandoned", &G::num_abandoned)(
         "last_arrival", &G::last_arrival)("is_draining", &G::is_draining)("finished", &G::finished)(
-        "failed", &G::failed)("set_aside", &G::set_aside)("work_armed", &G::work_armed)(
+        "failed", &G::failed)("set_aside", &G::set_aside)("slots", &G::slots)("left", &G::left)(
+        "paused", &G::paused)("leaving", &G::leaving)("work_armed", &G::work_armed)(
         "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
         "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers)(
         "resources", &G::resources);

@@ -119,6 +119,8 @@ Input GroupSteps::replayed_input(const RecordedStep& step) {
   Input input;
   input.kind = step.kind;
   input.actor = step.actor;
+  if (step.tenant_change)
+    input.tenant_change = std::make_shared<const TenantChange>(*step.tenant_change);
   input.peer = step.peer;
   if (step.kind == StepKind::kCommand) {
     input.port = step.input;
@@ -212,6 +214,7 @@ void GroupSteps::begin_work(Time now) {
 }
 
 void GroupSteps::begin_input(Input&& input, Time now) {
+  if (input.kind == StepKind::kTenant) return begin_tenant(std::move(input), now);
   step_ = Step::kInput;
   current_ = input.actor;
   handling_.set(planned_.instances[current_].value);
@@ -237,6 +240,7 @@ void GroupSteps::run() {
 
 void GroupSteps::run_actors() {
   if (step_ == Step::kInput) return actors_.running(current_).run();
+  if (step_ == Step::kTenant) return run_tenant();
   step_resources();
   if (!resource_status_.ok()) return;
   uint64_t num_progress_calls = 0;
@@ -278,10 +282,13 @@ void GroupSteps::complete(Time now) {
     // Only an actor that failed may be replaced before this step ends.
     const auto kept = running.status().ok() ? nullptr : actors_.share(current_);
     complete_actor(running);
+    actors_.set_may_work(current_, actors_.running(current_).contract().works);
     arm_work();
     if (setup().observer != nullptr) record(running, false, now);
     if (running.input().kind == StepKind::kCommand) answer_command(running);
     running.input().envelope.payload = {};
+  } else if (step == Step::kTenant) {
+    complete_tenant(now);
   } else {
     complete_work(now);
   }
@@ -294,6 +301,7 @@ void GroupSteps::complete_work(Time now) {
     Running& running = actors_.running(i);
     const auto kept = running.status().ok() ? nullptr : actors_.share(i);
     complete_actor(running);
+    actors_.set_may_work(i, running.wants_more_work());
     more = more || running.wants_more_work();
   }
   if (more || resources_have_work()) arm_work();
@@ -325,7 +333,7 @@ void GroupSteps::complete_failed(Running& running) {
     running.refuse(error);
   }
   // A rejected command is not a fault of the actor; the sender of the command gets the error.
-  const bool is_fault = input.kind != StepKind::kCommand;
+  const bool is_fault = input.kind != StepKind::kCommand && !running.is_for_free_slot();
   running.log(is_fault ? LogLevel::kWarning : LogLevel::kInfo,
               fmt::format("{} failed: {}", to_string(input.kind), error.text()));
   if (is_fault) running.count("errors", 1);

@@ -32,6 +32,8 @@ class GroupSteps {
   Status make_resources();
   /// kCorrupt when the state has another number of resources.
   Status restore_resources(const GroupState& state);
+  /// Tells new resources of the tenants that are not those of the plan. Before restore_resources().
+  Status tell_joined();
   /// Moves them out; the group makes no further step.
   std::vector<std::shared_ptr<Resource>> release_resources();
   bool resources_have_work() const;
@@ -62,6 +64,8 @@ class GroupSteps {
   /// For a replaying group: makes the next recorded step, at its recorded times.
   bool replay_step();
   bool is_running() const { return step_ != Step::kNone; }
+  /// The step is a tenant's change, which runs on the group's thread alone.
+  bool is_changing_tenant() const { return step_ == Step::kTenant; }
   /// Index of the actor of this step, or of the last one.
   uint32_t current() const { return current_; }
   /// The group whose step the calling thread runs; none outside of steps.
@@ -79,7 +83,7 @@ class GroupSteps {
   void describe(GroupView& view) const;
 
  private:
-  enum class Step { kNone, kInput, kWork };
+  enum class Step { kNone, kInput, kWork, kTenant };
 
   const GroupSetup& setup() const { return common_->setup; }
   bool may_work() const;
@@ -97,6 +101,13 @@ class GroupSteps {
   void complete_failed(Running& running);
   void answer_command(Running& running);
   void record(Running& running, bool is_abandoned, Time ended);
+  // group_tenant_steps.cc
+  void begin_tenant(Input&& input, Time now);
+  void run_tenant();
+  void complete_tenant(Time ended);
+  Status join(const TenantChange& change);
+  Status leave(const TenantChange& change);
+  Status tell_resources(const Tenant& tenant, TenantChange::Kind kind);
 
   const std::shared_ptr<GroupCommon> common_;
   const PlanGroup& planned_;
@@ -112,6 +123,10 @@ class GroupSteps {
   uint32_t current_ = 0;
   bool is_injected_ = false;
   Status resource_status_;
+  std::shared_ptr<const TenantChange> tenant_change_;
+  bool tenant_drains_ = false;
+  Status tenant_status_;
+  Time tenant_began_;
   std::vector<int64_t> room_answers_;  // of all actors of a work call
 
   // Read by any thread.

@@ -26,6 +26,7 @@ std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupVie
     case StepKind::kDrain:
     case StepKind::kPeer:
     case StepKind::kCommand:
+    case StepKind::kTenant:
     case StepKind::kWork:
       return fmt::format("{} (step {})", to_string(view.handling_kind), view.num_steps);
   }

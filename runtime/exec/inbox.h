@@ -9,6 +9,7 @@
 /// Threads: the group's thread; any thread may read the counters.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct Input {
   uint64_t number = 0;      // for a command
   uint64_t generation = 0;  // for a timer: an older generation is ignored
   PeerEvent peer;           // for kPeer
-  bool is_stored = false;   // for a message: it comes from a record and was not sent in this run
+  std::shared_ptr<const TenantChange> tenant_change;  // for kTenant
+  bool drains = false;     // for kTenant: kPause, and the slot's actors drain
+  bool is_stored = false;  // for a message: it comes from a record and was not sent in this run
 };
 
 struct InLink {

@@ -94,6 +94,10 @@ SavedInput saved_input(const Input& input, std::span<const InLink> links) {
       saved.peer = input.peer.instance;
       saved.peer_incarnation = input.peer.incarnation;
       break;
+    case StepKind::kTenant:
+      saved.tenant_change = *input.tenant_change;
+      saved.generation = input.drains ? 1 : 0;
+      break;
     case StepKind::kWork:
     case StepKind::kDrain:
       break;

@@ -24,13 +24,16 @@ class VacantActor final : public Actor {};
 }  // namespace
 
 std::shared_ptr<GroupCommon> GroupCommon::make(GroupSetup setup) {
-  auto common = std::make_shared<GroupCommon>();
-  common->flow =
-      std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.group, setup.step_source != nullptr);
-  common->counters = std::vector<InstanceCounters>(setup.plan->group(setup.group).instances.size());
-  common->setup = std::move(setup);
-  return common;
+  return std::make_shared<GroupCommon>(std::move(setup));
 }
+
+GroupCommon::GroupCommon(GroupSetup given)
+    : setup(std::move(given)),
+      tenants(setup.plan),
+      is_vacant(setup.plan->is_vacant(setup.group)),
+      flow(std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.group,
+                                  setup.step_source != nullptr)),
+      counters(planned().instances.size()) {}
 
 Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
     : common_(std::move(common)),
@@ -38,17 +41,38 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
       self_(common_->setup.plan->group(common_->setup.group).instances[actor]),
       instance_(&common_->setup.plan->instance(self_)),
       node_(&common_->setup.plan->node(instance_->node)),
-      contract_(node_->contract) {
-  const Plan& plan = *common_->setup.plan;
-  for (const Tenant& tenant : plan.tenants)
-    if (instance_->tenant.is_none() || instance_->tenant == tenant.slot)
-      tenants_.push_back(tenant.slot);
-  for (const OutputPort& port : contract_->outputs) {
-    burst_.push_back(port.burst.value(node_->options.get(), plan.tenants));
-    work_burst_.push_back(port.work_burst.value(node_->options.get(), plan.tenants));
-  }
+      contract_(node_->contract),
+      is_vacant_(common_->tenants.is_vacant(instance_->tenant, *contract_)) {
   num_emitted_.assign(contract_->outputs.size(), 0);
-  random_key_ = stable_hash(node_->name, static_cast<uint64_t>(plan.settings.seed));
+  const auto seed = static_cast<uint64_t>(common_->setup.plan->settings.seed);
+  random_key_ = stable_hash(node_->name, seed);
+  refresh_tenants();
+}
+
+void Running::refresh_tenants() {
+  by_slot_ = common_->tenants.by_slot();
+  tenants_.clear();
+  std::vector<Tenant> present;
+  for (uint32_t slot = 0; slot < by_slot_.size(); ++slot) {
+    if (by_slot_[slot] == nullptr) continue;
+    present.push_back(*by_slot_[slot]);
+    if (instance_->tenant.is_none() || instance_->tenant.value == slot)
+      tenants_.push_back(TenantSlot(slot));
+  }
+  // A tenant that joined may have larger numbers than the one that had its slot before it. Its
+  // bounds were checked against those of the plan.
+  const std::vector<Tenant> planned = common_->setup.plan->all_slots();
+  burst_.clear();
+  work_burst_.clear();
+  const auto most = [&](const Amount& amount) {
+    const void* const options = node_->options.get();
+    if (present.empty()) return amount.value(options, planned);
+    return std::max(amount.value(options, planned), amount.value(options, present));
+  };
+  for (const OutputPort& port : contract_->outputs) {
+    burst_.push_back(most(port.burst));
+    work_burst_.push_back(most(port.work_burst));
+  }
 }
 
 Status Running::make_actor() {
@@ -70,6 +94,7 @@ void Running::begin(StepKind kind, uint64_t step, Time now) {
   const bool handles =
       kind == StepKind::kMessage || kind == StepKind::kTimer || kind == StepKind::kCommand;
   phase_ = kind == StepKind::kWork ? Phase::kWork : handles ? Phase::kHandler : Phase::kControl;
+  if (kind == StepKind::kTenant) phase_ = Phase::kStart;
   now_ = now;
   if (!status_.ok()) status_ = ok();
   wants_more_work_ = false;
@@ -111,7 +136,32 @@ void Running::prepare(Input&& input, uint64_t step, Time now) {
 void Running::prepare_work(uint64_t step, Time now, bool is_draining) {
   input_.kind = StepKind::kWork;
   is_draining_ = is_draining;
+  has_started_ = common_->tenants.has_started(instance_->tenant);
+  is_paused_ = common_->tenants.is_paused(instance_->tenant);
   begin(StepKind::kWork, step, now);
+}
+
+Status Running::on_tenant(TenantSlot slot, TenantChange::Kind kind, uint64_t step, Time now) {
+  begin(StepKind::kTenant, step, now);
+  delivery_.tenant = slot;
+  try {
+    status_ = actor_->on_tenant(slot, kind);
+  } catch (const std::exception& exception) {
+    status_ = error(Code::kInternal, "an exception left on_tenant(): {}", exception.what());
+  } catch (...) {
+    status_ = error(Code::kInternal, "an unknown exception left on_tenant()");
+  }
+  phase_ = Phase::kNone;
+  if (status_.ok()) return ok();
+  return bounded(Error(status_.error())
+                     .while_doing(fmt::format("'{}', {}", instance_->name, to_string(kind))));
+}
+
+bool Running::is_for_free_slot() const {
+  if (input_.kind == StepKind::kCommand) return is_vacant_;
+  if (input_.kind != StepKind::kMessage) return false;
+  const TenantSlot tenant = input_.envelope.tenant;
+  return is_vacant_ || (!tenant.is_none() && by_slot_[tenant.index()] == nullptr);
 }
 
 void Running::run() {
@@ -129,6 +179,10 @@ Status Running::handle() {
   switch (input_.kind) {
     case StepKind::kMessage:
     case StepKind::kCommand: {
+      // A client has the slot, and the links are for loops that may have it later.
+      if (is_vacant_ && by_slot_[instance_->tenant.index()] != nullptr) return ok();
+      if (is_for_free_slot())
+        return error(Code::kCancelled, "the tenant of its slot has left or has not joined");
       const Payload& payload = input_.envelope.payload;
       const InputPort& port = contract_->inputs[input_.port];
       // A port casts its payload without a check, so a payload of another type must be refused
@@ -136,7 +190,6 @@ Status Running::handle() {
       if (payload.type != port.type)
         return error(Code::kCorrupt, "a '{}' came to '{}.{}', which takes a '{}'",
                      payload.type->name, instance_->name, port.name, port.type->name);
-      if (is_vacant()) return ok();
       return port.handle(*actor_, payload.message.get());
     }
     case StepKind::kTimer:
@@ -147,19 +200,25 @@ Status Running::handle() {
       return actor_->drain();
     case StepKind::kPeer:
       return actor_->on_peer(input_.peer);
+    case StepKind::kTenant:  // on_tenant()
+      break;
   }
   return ok();
 }
 
 Status Running::work() {
-  if (!contract_->works || is_vacant() || (is_draining_ && contract_->is_source)) return ok();
+  if (!contract_->works || (is_draining_ && contract_->is_source)) return ok();
+  if (!has_started_) return ok();
+  // The work of one that asks outside also takes answers for rollouts in flight, so that actor
+  // holds its tasks back itself.
+  if (is_paused_ && contract_->is_source && !contract_->asks_outside) return ok();
   ASSIGN_OR_RETURN(wants_more_work_, actor_->work());
   return ok();
 }
 
 void Running::refuse(const Error& error) {
   const auto& port = contract_->inputs[input_.port];
-  if (!port.refuse || input_.envelope.payload.type != port.type) return;
+  if (!port.refuse || is_for_free_slot() || input_.envelope.payload.type != port.type) return;
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
   try {
     port.refuse(*actor_, input_.envelope.payload.message.get(), error);
@@ -197,12 +256,16 @@ void Running::pause(std::string_view input) { pauses.push_back({input_index(inpu
 void Running::resume(std::string_view input) { pauses.push_back({input_index(input), false}); }
 
 const Tenant& Running::tenant(TenantSlot slot) const {
-  const auto& all = common_->setup.plan->tenants;
-  CHECK(slot.index() < all.size(), "a tenant was asked for that does not exist");
-  return all[slot.index()];
+  CHECK(!slot.is_none() && slot.index() < by_slot_.size() && by_slot_[slot.index()] != nullptr,
+        "a tenant was asked for that does not exist");
+  return *by_slot_[slot.index()];
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
+  // A tenant that joined begins anew, whatever its slot had before.
+  const auto& planned = common_->setup.plan->tenants;
+  if (slot.index() >= planned.size() || by_slot_[slot.index()].get() != &planned[slot.index()])
+    return nullptr;
   return common_->setup.process_services->resume_point(slot);
 }
 
@@ -234,7 +297,7 @@ void Running::log(LogLevel level, std::string_view text) {
 
 void Running::emit(uint32_t output, Payload payload, const SendOptions& options) {
   CHECK(phase_ != Phase::kStart && phase_ != Phase::kNone,
-        "an actor sent outside a step: start() may not send");
+        "an actor sent outside a step: start() and on_tenant() may not send");
   PendingEmission& emission = emissions.emplace_back();
   emission.output = output;
   emission.target = options.target;

@@ -15,6 +15,7 @@
 
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/flow.h"
+#include "runtime/exec/group_tenants.h"
 #include "runtime/exec/inbox.h"
 #include "runtime/exec/instance_counters.h"
 
@@ -25,6 +26,7 @@ inline constexpr size_t kErrorBytesMax = 16384;
 
 /// Data that the actors of one group share.
 struct GroupCommon {
+  explicit GroupCommon(GroupSetup given);
   static std::shared_ptr<GroupCommon> make(GroupSetup setup);
   const PlanGroup& planned() const { return setup.plan->group(setup.group); }
   const Contract& contract_of(uint32_t actor) const {
@@ -39,10 +41,20 @@ struct GroupCommon {
   bool may_run_apart() const {
     const PlanGroup& group = planned();
     return group.own_thread && group.instances.size() == 1 && group.resources.empty() &&
-           !setup.plan->is_vacant(setup.group);
+           !is_vacant.load(std::memory_order_relaxed);
+  }
+  bool has_shared_actors() const {
+    const auto& instances = planned().instances;
+    for (uint32_t i = 0; i < instances.size(); ++i)
+      if (tenant_of(i).is_none()) return true;
+    return false;
   }
 
+  Result<std::shared_ptr<const Tenant>> make_tenant(const TenantChange& change) const;
+
   GroupSetup setup;
+  GroupTenants tenants;
+  std::atomic<bool> is_vacant{false};  // all actors are place holders
   std::shared_ptr<Flow> flow;
   std::vector<std::shared_ptr<Resource>> owned;  // parallel to PlanGroup::resources
   std::vector<InstanceCounters> counters;        // by actor; the number of elements never changes
@@ -79,14 +91,22 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Prepares the step that run() will execute.
   void prepare(Input&& input, uint64_t step, Time now);
   void prepare_work(uint64_t step, Time now, bool is_draining);
+  /// Actor::on_tenant(), on the group's thread: prepared and run in one. It may set timers.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind, uint64_t step, Time now);
+  /// Takes the group's tenants as they are now. On the group's thread, between handlers.
+  void refresh_tenants();
   /// Runs the handler, timer, work(), drain() or on_peer(). Exceptions become errors; see status().
   void run();
   void fail(Error error) { status_ = std::move(error); }
   /// Lets the actor answer the message whose handler failed. The handler's emissions are dropped.
   void refuse(const Error& error);
 
-  /// Plan::is_vacant(). Then its actor does nothing, and a message that comes to it is dropped.
-  bool is_vacant() const { return common_->setup.plan->is_vacant(self_); }
+  /// Whether no tenant had the slot of this instance when it was made, or one that a client trains
+  /// while the actor is a part of loops. Then its actor does nothing, and no message comes to it.
+  bool is_vacant() const { return is_vacant_; }
+  /// Whether the message that is handled is of a slot without a tenant. Only a group that followed
+  /// a record may have one: it refuses them when they arrive later.
+  bool is_for_free_slot() const;
   Actor& actor() { return *actor_; }
   const Actor& actor() const { return *actor_; }
   const Contract& contract() const { return *contract_; }
@@ -171,7 +191,10 @@ class Running final : public Services, public OutputSink, public Resources {
   const PlanInstance* instance_;
   const PlanNode* node_;
   const Contract* contract_;
-  std::vector<TenantSlot> tenants_;
+  const bool is_vacant_;
+  // The group's tenants when they changed last. A handler that runs apart reads its own copy.
+  TenantsBySlot by_slot_;
+  std::vector<TenantSlot> tenants_;          // those that this instance serves
   std::vector<int64_t> burst_, work_burst_;  // by output
   uint64_t random_key_ = 0;
   std::unique_ptr<Actor> actor_;  // made by start()
@@ -184,6 +207,8 @@ class Running final : public Services, public OutputSink, public Resources {
   Status status_;
   bool wants_more_work_ = false;
   bool is_draining_ = false;
+  bool has_started_ = true;           // the slot's tenant; of a shared actor true
+  bool is_paused_ = false;            // the slot's tenant
   std::vector<int64_t> num_emitted_;  // by output
   bool stops_on_error_ = false;       // is never reset
 

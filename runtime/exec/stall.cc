@@ -169,7 +169,7 @@ std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const G
 std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
                                   TenantSlot tenant) {
   const TenantSlot own = plan.instance(instance).tenant;
-  if (plan.is_vacant(instance) || (!tenant.is_none() && own != tenant)) return std::nullopt;
+  if ((!tenant.is_none() && own != tenant)) return std::nullopt;
   const auto& inputs = plan.contract_of(instance).inputs;
   const auto found = std::find_if(inputs.begin(), inputs.end(),
                                   [&type](const InputPort& port) { return port.type == &type; });
@@ -177,8 +177,17 @@ std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const M
   return static_cast<uint32_t>(found - inputs.begin());
 }
 
+Status check_slot(const Plan& plan, TenantSlot slot) {
+  if (!plan.settings.tenant_limits.are_set() && plan.free_slots.empty())
+    return error(Code::kInvalid, "the tenants of graph '{}' do not change", plan.settings.name)
+        .note("a graph with [graph.tenant_limits] has slots for tenants that join");
+  if (!slot.is_none() && slot.index() < plan.num_slots()) return ok();
+  return error(Code::kInvalid, "tenant slot {} does not exist, the graph has {}", slot.value,
+               plan.num_slots());
+}
+
 TenantSlot counted_tenant(const Plan& plan, GroupId group) {
-  if (plan.tenants.size() < 2) return {};
+  if (plan.layout_tenants() < 2) return {};
   return plan.instance(plan.group(group).instances.front()).tenant;
 }
 
@@ -188,7 +197,7 @@ Error why_set_aside(const Plan& plan, const SetAside& tenants) {
   for (const auto& [tenant, why] : tenants) {
     std::string_view rest = why;
     size_t end = rest.find(kNote);
-    lines.push_back(fmt::format("tenant '{}' was set aside: {}", plan.tenants[tenant.index()].name,
+    lines.push_back(fmt::format("tenant '{}' was set aside: {}", plan.in_slot(tenant).name,
                                 rest.substr(0, end)));
     while (end != std::string_view::npos) {
       rest.remove_prefix(end + kNote.size());

@@ -12,8 +12,8 @@ bool VirtualExecutor::advance() {
   if (++num_events_ > options_.events_max)
     broken(fmt::format("the run has not ended after {} events", options_.events_max));
   if (is_stop_requested_) finish_run(RunEnd::kInterrupted, ok());
-  const bool all_finished =
-      !finished_.empty() && std::find(finished_.begin(), finished_.end(), false) == finished_.end();
+  const bool all_finished = !options_.is_hosted && !finished_.empty() &&
+                            std::find(finished_.begin(), finished_.end(), false) == finished_.end();
   if (!outcome_ && !is_replaying_ && std::exchange(is_set_aside_ordered_, false))
     for (GroupSlot& slot : slots_)
       for (const auto& [tenant, why] : set_aside_)
@@ -21,6 +21,7 @@ bool VirtualExecutor::advance() {
   const bool may_drain = !is_replaying_ && !drain_deadline_;
   if (!outcome_ && may_drain && (all_finished || is_drain_requested_)) begin_drain();
   if (outcome_) return false;
+  if (!slot_drains_.empty()) look_for_drained();
   if (step_something()) return true;
   if (is_replaying_) {
     finish_run(RunEnd::kFailed, options_.step_source->stuck());
@@ -101,7 +102,11 @@ StepAbout VirtualExecutor::about(const GroupSlot& slot) {
   const Input& input = slot.group->running()->input();
   StepAbout about;
   about.instance = view.handling;
-  about.kind = input.kind;
+  about.kind = view.handling_kind;
+  if (about.kind == StepKind::kTenant) {
+    about.delivery = ++num_deliveries_[{UINT32_MAX - view.group.value - 1, about.kind}];
+    return about;
+  }
   if (input.kind == StepKind::kMessage) {
     about.type = input.envelope.payload.type;
     about.tenant = input.envelope.tenant;
@@ -120,7 +125,7 @@ void VirtualExecutor::begin(GroupSlot& slot) {
   if (options_.step_hooks != nullptr) injection = options_.step_hooks->before(step);
   if (slot.is_refusing && step.kind == StepKind::kMessage)
     injection = {.failure = error(Code::kCancelled, "its handlers are stuck"), .takes = {}};
-  if (injection.failure && step.kind != StepKind::kWork)
+  if (injection.failure && step.kind != StepKind::kWork && step.kind != StepKind::kTenant)
     group.fail_step(std::move(*injection.failure));
   else
     group.run_step();
@@ -130,7 +135,7 @@ void VirtualExecutor::begin(GroupSlot& slot) {
     return;
   }
   slot.is_busy = true;
-  slot.is_stuck = group.may_run_apart() && lasts > apart_limit_;
+  slot.is_stuck = group.step_runs_apart() && lasts > apart_limit_;
   slot.busy_until = now_ + (slot.is_stuck ? apart_limit_ : lasts);
   slot.stuck_until = now_ + lasts;
 }

@@ -38,8 +38,10 @@ VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFacto
       choice_(mix(stable_hash("schedule"), options_.seed)),
       shared_(plan_->resources.size(), nullptr),
       slots_(plan_->groups.size()),
-      finished_(plan_->tenants.size(), false),
+      finished_(plan_->num_slots(), false),
       is_replaying_(options_.step_source != nullptr) {
+  // A free slot keeps no run alive.
+  for (size_t i = plan_->tenants.size(); i < finished_.size(); ++i) finished_[i] = true;
   repeat_line = fmt::format("virtual run with seed {}", options_.seed);
   if (!options_.repeat_with.empty()) repeat_line += "; repeat with: " + options_.repeat_with;
   set_check_observer(&print_repeat_line);
@@ -76,6 +78,8 @@ GroupSetup VirtualExecutor::setup_of(GroupId id) {
   setup.executor = this;
   setup.factory = factory_;
   setup.shared_resources = shared_;
+  setup.make_tenant = options_.make_tenant;
+  setup.tenant_resources = options_.tenant_resources;
   setup.observer = this;
   setup.cuts = options_.cuts;
   // The step of one group may give answers to another, for example a scripted server to a gateway.
@@ -140,7 +144,11 @@ void VirtualExecutor::ship(MessageBatch&& batch) {
   queues_[found->second].batches.push_back(std::move(batch));
 }
 
-void VirtualExecutor::tenant_finished(TenantSlot tenant) { finished_[tenant.index()] = true; }
+void VirtualExecutor::tenant_finished(TenantSlot tenant) {
+  finished_[tenant.index()] = true;
+  if (options_.is_hosted && options_.events.tenant_finished)
+    options_.events.tenant_finished(tenant);
+}
 
 void VirtualExecutor::tenant_failed(TenantSlot tenant, std::string why) {
   set_aside_.emplace(tenant, std::move(why));
@@ -277,6 +285,8 @@ Status VirtualExecutor::restart_process(ProcessId process) {
     RETURN_IF_ERROR(start_group(id));
     if (drain_deadline_) slots_[id.index()].group->begin_drain(now_);
     for (const auto& [tenant, why] : set_aside_) slots_[id.index()].group->set_aside(tenant, now_);
+    for (const auto& [slot, drain] : slot_drains_)
+      slots_[id.index()].group->drain_tenant(slot, now_);
   }
   for (GroupId id : plan_->processes[process.index()].groups)
     for (GroupSlot& slot : slots_)

@@ -33,6 +33,7 @@
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/drain.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/pending_changes.h"
 #include "runtime/exec/replay_source.h"
 
 namespace primerl {
@@ -74,7 +75,12 @@ struct VirtualOptions {
                                          // exists
   CutSink* cuts = nullptr;               // must stay valid while the executor exists; null: do not
                                          // call cut()
-  std::string repeat_with;               // the command that repeats this run, printed at failures
+  TenantMaker make_tenant{};             // see GroupSetup
+  TenantResources tenant_resources{};    // see GroupSetup
+  ExecutorEvents events{};
+  bool is_hosted = false;   // the run goes on when all its tenants have finished, until
+                            // request_drain()
+  std::string repeat_with;  // the command that repeats this run, printed at failures
 };
 
 /// How long a handler may run apart from its group: the longest environment_timeout.
@@ -90,6 +96,9 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Status start() override;
   void request_drain() override { is_drain_requested_ = true; }
   void request_stop() override;
+  /// Not while groups follow a record.
+  Status change_tenant(const TenantChange& change) override;
+  void drain_tenant(TenantSlot slot) override;
   /// Runs until the run has ended.
   RunOutcome wait() override;
   RunStatus status() const override;
@@ -155,6 +164,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void tenant_finished(TenantSlot tenant) override;
   void tenant_failed(TenantSlot tenant, std::string why) override;
   void group_failed(GroupId group, Error error) override;
+  void tenant_changed(GroupId group, const TenantChange& change, Status status) override;
   void command_answered(CommandAnswer answer) override { answers_.push_back(std::move(answer)); }
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
@@ -173,6 +183,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void abandon(GroupSlot& slot);
   void deliver(BatchQueue& queue);
   void begin_drain();
+  void look_for_drained();
   void check_invariants();
   [[noreturn]] void broken(const std::string& text);
   void finish_run(RunEnd end, Status status);
@@ -200,6 +211,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::vector<std::shared_ptr<Running>> abandoned_;
   std::vector<Time> late_at_;
   std::vector<CommandAnswer> answers_;
+  PendingChanges changes_;
+  std::map<TenantSlot, SlotDrain> slot_drains_;
   DrainDetector drain_;
   GroupCounts counts_of_dead_groups_;  // counts of dead groups: they keep shipped = received
   std::optional<Time> drain_deadline_;

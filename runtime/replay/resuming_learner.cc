@@ -1,5 +1,6 @@
 #include "runtime/replay/resuming_learner.h"
 
+#include "kernels/train/adapter_training.h"
 #include "runtime/replay/traced_learner.h"
 
 namespace primerl {
@@ -24,7 +25,7 @@ class ResumingLearner final : public TracedLearner {
         setup_(std::move(setup)),
         tenants_(setup_.points.size()) {
     for (size_t i = 0; i < tenants_.size(); ++i)
-      tenants_[i].is_real = setup_.points[i].checkpoint.empty();
+      tenants_[i].is_real = is_real_at_first(setup_.points[i], 0);
   }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
@@ -60,6 +61,21 @@ class ResumingLearner final : public TracedLearner {
     if (setup_.near != nullptr && now.ok())
       setup_.near->add_logprobs(static_cast<uint64_t>(now->totals.num_targets), largest);
     return then;
+  }
+  /// The real learner has the same tenants at each point of the record.
+  Status begin_tenant(const AdapterTraining& training) override {
+    const TenantSlot tenant = training.tenant;
+    const bool is_live = setup_.is_live();
+    if (!is_live) RETURN_IF_ERROR(recorded_begin(tenant));
+    RETURN_IF_ERROR(learner().begin_tenant(training));
+    Followed& followed = of(tenant);
+    followed = {.num_begins = followed.num_begins + 1};
+    followed.is_real = is_live || is_real_at_first(point_of(tenant), followed.num_begins);
+    return ok();
+  }
+  void end_tenant(TenantSlot tenant) override {
+    learner().end_tenant(tenant);
+    forget_progress(tenant);
   }
   void discard(TenantSlot tenant) override {
     if (of(tenant).is_real) learner().discard(tenant);
@@ -133,6 +149,7 @@ class ResumingLearner final : public TracedLearner {
     int64_t num_taken = 0;
     bool is_ahead = false;   // of its newest checkpoint, with steps or open gradients
     bool is_saving = false;  // the real learner has begun the save that was asked for last
+    int32_t num_begins = 0;  // tenants that began in the slot
   };
 
   /// A training step: `recorded` has it from the record, or computes it if the tenant is live;
@@ -145,7 +162,7 @@ class ResumingLearner final : public TracedLearner {
     if (!followed.is_real) {
       auto report = recorded();
       if (!report.ok() || report->skipped) return report;
-      if (++followed.num_taken == point_of(tenant).num_steps)
+      if (++followed.num_taken == point_of(tenant).num_steps && is_of_point(tenant))
         RETURN_IF_ERROR(load_checkpoint(tenant));
       return report;
     }
@@ -180,6 +197,13 @@ class ResumingLearner final : public TracedLearner {
 
   Followed& of(TenantSlot tenant) { return tenants_[tenant.index()]; }
   const RecoveryPoint& point_of(TenantSlot tenant) const { return setup_.points[tenant.index()]; }
+  static bool is_real_at_first(const RecoveryPoint& point, int32_t num_begins) {
+    return point.checkpoint.empty() && point.num_begins <= num_begins;
+  }
+  /// Whether the tenant that is in the slot now is the one that continues.
+  bool is_of_point(TenantSlot tenant) {
+    return of(tenant).num_begins == point_of(tenant).num_begins;
+  }
   std::string name_of(TenantSlot tenant) const {
     return tenants_.size() == 1 ? std::string() : fmt::format(" of tenant {}", tenant);
   }
@@ -197,6 +221,7 @@ class ResumingLearner final : public TracedLearner {
     Followed& followed = of(tenant);
     const int64_t reached = point_of(tenant).num_steps;
     followed.num_taken = then.num_steps;
+    if (!is_of_point(tenant)) return ok();  // it leaves in the record
     followed.is_ahead =
         followed.num_taken > reached || (followed.num_taken == reached && then.is_open);
     if (followed.num_taken == reached && !followed.is_real)

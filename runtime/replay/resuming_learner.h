@@ -25,6 +25,9 @@ namespace primerl {
 struct RecoveryPoint {
   std::filesystem::path checkpoint;  // to load; empty: all steps are computed again
   int64_t num_steps = 0;             // recorded steps before the checkpoint
+  /// Tenants that began in the slot in the record before the one that continues; the steps of those
+  /// before are not computed.
+  int32_t num_begins = 0;
 };
 
 struct ResumingLearnerSetup {

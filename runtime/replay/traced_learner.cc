@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/train/adapter_training.h"
+
 namespace primerl {
 namespace {
 
@@ -14,12 +16,13 @@ enum class LearnerCall : uint8_t {
   kLimits,
   kTurn,
   kSaved,
-  kEvaluate
+  kEvaluate,
+  kBegin
 };
 
 std::string_view to_string(LearnerCall call) {
-  constexpr std::string_view kNames[] = {"step",   "snapshot", "save",  "load",
-                                         "limits", "turn",     "saved", "evaluate"};
+  constexpr std::string_view kNames[] = {"step", "snapshot", "save",     "load",        "limits",
+                                         "turn", "saved",    "evaluate", "begin tenant"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
@@ -207,6 +210,28 @@ Result<TrainReport> TracedLearner::apply(TenantSlot tenant, const AdamNumbers& a
   auto report = recorded_step(tenant);
   if (report.ok()) progress_.tenants[tenant].is_open = false;
   return report;
+}
+
+Status TracedLearner::begin_tenant(const AdapterTraining& tenant) {
+  if (is_replaying(tenant.tenant)) return recorded_begin(tenant.tenant);
+  const Status begun = learner_->begin_tenant(tenant);
+  if (!begun.ok()) return calls_->keep(LearnerCall::kBegin, begun);
+  LearnerAnswer answer;
+  answer.tenant = tenant.tenant;
+  calls_->keep(LearnerCall::kBegin, std::move(answer));
+  return ok();
+}
+
+Status TracedLearner::recorded_begin(TenantSlot tenant) {
+  ASSIGN_OR_RETURN(const LearnerAnswer answer, calls_->take(LearnerCall::kBegin));
+  if (answer.tenant == tenant) return ok();
+  return error(Code::kCorrupt, "tenant {} begins in the learner, in the recorded run {}", tenant,
+               answer.tenant);
+}
+
+void TracedLearner::end_tenant(TenantSlot tenant) {
+  if (!is_replaying(tenant)) learner_->end_tenant(tenant);
+  forget_progress(tenant);
 }
 
 void TracedLearner::discard(TenantSlot tenant) {
@@ -408,8 +433,11 @@ std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, Tenan
   return std::nullopt;
 }
 
-void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
-                          const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor) {
+namespace {
+
+/// Visits the learner's answers in a group's record, without failed ones; false stops.
+void visit_answers(const Trace& trace, GroupId group, uint64_t from,
+                   const std::function<bool(const LearnerAnswer& answer, uint64_t step)>& visitor) {
   for (uint64_t step = std::max(from, trace.first_step(group));
        step != 0 && step <= trace.last_step(group); ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
@@ -418,18 +446,40 @@ void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
       const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();
-      const bool is_step = answer.call == static_cast<uint8_t>(LearnerCall::kStep);
-      if (is_step && !answer.has_failed && !answer.skipped && !visitor(answer.tenant, step)) return;
+      if (!answer.has_failed && !visitor(answer, step)) return;
     }
   }
 }
 
-std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
-  std::map<TenantSlot, int64_t> counts;
-  visit_training_steps(trace, group, from, [&counts](TenantSlot tenant, uint64_t) {
-    ++counts[tenant];
+bool is_training_step(const LearnerAnswer& answer) {
+  return answer.call == static_cast<uint8_t>(LearnerCall::kStep) && !answer.skipped;
+}
+
+}  // namespace
+
+void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
+                          const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor) {
+  visit_answers(trace, group, from, [&](const LearnerAnswer& answer, uint64_t step) {
+    return !is_training_step(answer) || visitor(answer.tenant, step);
+  });
+}
+
+std::map<TenantSlot, RecordedProgress> recorded_progress(const Trace& trace, GroupId group,
+                                                         uint64_t from) {
+  std::map<TenantSlot, RecordedProgress> all;
+  visit_answers(trace, group, from, [&all](const LearnerAnswer& answer, uint64_t) {
+    if (is_training_step(answer)) ++all[answer.tenant].num_steps;
+    if (answer.call == static_cast<uint8_t>(LearnerCall::kBegin))
+      all[answer.tenant] = {0, all[answer.tenant].num_begins + 1};
     return true;
   });
+  return all;
+}
+
+std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
+  std::map<TenantSlot, int64_t> counts;
+  for (const auto& [tenant, progress] : recorded_progress(trace, group, from))
+    counts[tenant] = progress.num_steps;
   return counts;
 }
 

@@ -78,6 +78,9 @@ class TracedLearner : public Learner {
                                                       uint64_t work_call,
                                                       const StopRequested& stop) override;
   Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override;
+  /// Recorded; end_tenant() answers nothing, and forgets the progress of the tenant.
+  Status begin_tenant(const AdapterTraining& tenant) override;
+  void end_tenant(TenantSlot tenant) override;
   void discard(TenantSlot tenant) override;
   bool has_open_gradients(TenantSlot tenant) const override;
   void leave_queue(TenantSlot tenant) override;
@@ -96,6 +99,9 @@ class TracedLearner : public Learner {
   virtual bool is_replaying() const;
   Learner& learner() const { return *learner_; }
   void set_progress(LearnerProgress progress) { progress_ = std::move(progress); }
+  void forget_progress(TenantSlot tenant) { progress_.tenants.erase(tenant); }
+  /// The recorded answer to begin_tenant().
+  Status recorded_begin(TenantSlot tenant);
 
  private:
   class Calls;
@@ -120,8 +126,14 @@ std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, Tenan
 /// The visitor gets each one's tenant and the step of the group. It returns false to stop.
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
                           const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor);
-/// Number of training steps of each tenant in a group's record, without skipped ones, from its step
-/// `from` on.
+/// What a group's record has of a slot from its step `from` on.
+struct RecordedProgress {
+  int64_t num_steps = 0;   // of its newest tenant, without skipped ones
+  int32_t num_begins = 0;  // tenants that began in it
+};
+std::map<TenantSlot, RecordedProgress> recorded_progress(const Trace& trace, GroupId group,
+                                                         uint64_t from = 0);
+/// Only the numbers of steps.
 std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group,
                                                  uint64_t from = 0);
 

@@ -158,16 +158,20 @@ Result<std::vector<TenantSlot>> open_tenants_of(const Plan& plan, const GroupSta
 
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts) {
-  std::vector<int64_t> steps(plan.tenants.size(), 0);
+  std::vector<int64_t> steps(plan.num_slots(), 0);
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (plan.resources[i].kind != Learner::kResourceKind) continue;
     const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
     if (const GroupState* state = cuts.state_of(owner)) {
       ASSIGN_OR_RETURN(const auto before, learner_steps_of(plan, *state));
-      for (const auto& [tenant, taken] : before) steps[tenant.index()] += taken;
+      for (const auto& [tenant, taken] : before)
+        if (!tenant.is_none() && tenant.index() < steps.size()) steps[tenant.index()] += taken;
     }
-    for (const auto& [tenant, taken] : num_recorded_steps(trace, owner, cuts.first_step(owner)))
-      if (!tenant.is_none() && tenant.index() < steps.size()) steps[tenant.index()] += taken;
+    for (const auto& [tenant, after] : recorded_progress(trace, owner, cuts.first_step(owner))) {
+      if (tenant.is_none() || tenant.index() >= steps.size()) continue;
+      int64_t& taken = steps[tenant.index()];
+      taken = after.num_steps + (after.num_begins == 0 ? taken : 0);
+    }
   }
   return steps;
 }
@@ -242,6 +246,11 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.next = next;
       setup.is_live = is_live;
       setup.points = points;
+      setup.points.resize(plan.num_slots());
+      for (const auto& [tenant, after] :
+           recorded_progress(recovery.trace(), owner, recovery.cuts().first_step(owner)))
+        if (!tenant.is_none() && tenant.index() < setup.points.size())
+          setup.points[tenant.index()].num_begins = after.num_begins;
       setup.tolerance = tolerance_of(plan);
       setup.publish = [channel_of, &plan](TenantSlot tenant, const WeightSnapshot& weights) {
         const AdapterId adapter(plan.in_slot(tenant).tenancy);
@@ -271,6 +280,7 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
   setup.points = std::move(points);
+  setup.points.resize(plan.num_slots());
   setup.writes_files = writes_files;
   setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
   setup.on_divergence = [&answers, owner](std::string what) {

@@ -9,9 +9,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-fs::path ClientFolders::filling(std::string_view path) const {
-  return folder_ / ".filling" / path;
-}
+fs::path ClientFolders::filling(std::string_view path) const { return folder_ / ".filling" / path; }
 
 Result<fs::path> ClientFolders::begin(std::string_view path) {
   const fs::path made = filling(path);

@@ -102,6 +102,10 @@ class WatchedLearner final : public Learner {
   bool has_open_gradients(TenantSlot tenant) const override {
     return learner_->has_open_gradients(tenant);
   }
+  Status begin_tenant(const AdapterTraining& tenant) override {
+    return watch_.seen(learner_->begin_tenant(tenant));
+  }
+  void end_tenant(TenantSlot tenant) override { learner_->end_tenant(tenant); }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return watch_.seen(learner_->step()); }

@@ -59,7 +59,7 @@ class WorkerFiles final : public RunFiles {
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
   // A fault of these ends the client's request, not the run: it is not kept. While a record is
-  // followed they work as ever, because a computed save replaces the same bytes.
+  // followed, a save that is computed again replaces the same bytes, and nothing is removed.
   Result<std::filesystem::path> begin_client_folder(TenantSlot tenant,
                                                     std::string_view path) override;
   Status commit_client_folder(TenantSlot tenant, std::string_view path, bool weights_only) override;

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -83,6 +84,10 @@ class WritingLearner final : public Learner {
   bool has_open_gradients(TenantSlot tenant) const override {
     return learner_->has_open_gradients(tenant);
   }
+  Status begin_tenant(const AdapterTraining& tenant) override {
+    return learner_->begin_tenant(tenant);
+  }
+  void end_tenant(TenantSlot tenant) override;
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return learner_->step(); }
@@ -146,6 +151,27 @@ Status WritingLearner::begin_save(LearnerSave save) {
   changed_.notify_all();
   if (!writer_.joinable()) writer_ = std::thread([this] { write(); });
   return ok();
+}
+
+/// Waits for the copy that is being written. One that waits is not written.
+void WritingLearner::end_tenant(TenantSlot tenant) {
+  {
+    std::unique_lock lock(mutex_);
+    const auto waiting =
+        std::ranges::find(queue_, tenant, [](const Writing& one) { return one.save.tenant; });
+    if (waiting != queue_.end()) {
+      std::error_code ignored;  // otherwise the next checkpoint removes it
+      std::filesystem::remove_all(waiting->save.folder, ignored);
+      queue_.erase(waiting);
+      ends_.erase(tenant);
+    }
+    changed_.wait(lock, [&] {
+      const auto written = ends_.find(tenant);
+      return written == ends_.end() || written->second.end.has_value();
+    });
+    ends_.erase(tenant);
+  }
+  learner_->end_tenant(tenant);
 }
 
 std::optional<Status> WritingLearner::end_of_save(TenantSlot tenant, Time now) {

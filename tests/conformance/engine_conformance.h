@@ -11,6 +11,7 @@
 #include "tests/conformance/engine_ends_conformance.h"
 #include "tests/conformance/engine_pause_conformance.h"
 #include "tests/conformance/engine_sampling_conformance.h"
+#include "tests/conformance/engine_tenants_conformance.h"
 #include "tests/conformance/engine_under_test.h"
 
 namespace primerl {

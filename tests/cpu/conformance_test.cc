@@ -1,6 +1,7 @@
 #include "tests/conformance/client_steps_conformance.h"
 #include "tests/conformance/engine_conformance.h"
 #include "tests/conformance/learner_conformance.h"
+#include "tests/conformance/learner_tenants_conformance.h"
 #include "tests/cpu/tiny_model.h"
 
 namespace primerl {
@@ -31,6 +32,21 @@ LearnerUnderTest torch_learner(const std::string& model_type) {
           }};
 }
 
+TenantsUnderTest torch_tenants(const std::string& model_type, const std::string& numerics) {
+  const testing::TinyModel model{.model_type = model_type};
+  TenantsUnderTest learner;
+  learner.name = model_type + "_" + numerics;
+  learner.vocab_size = model.vocab_size;
+  learner.divides_steps = numerics == "invariant";
+  learner.make = [=](LearnerOptions options, const std::vector<AdapterTraining>& tenants) {
+    options.numerics = numerics;
+    auto made = make_torch_adapter_learner(options, tenants, testing::make_folder(model));
+    CHECK(made.ok(), made.error().text());
+    return std::move(made).value();
+  };
+  return learner;
+}
+
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Torch, EngineConformance,
@@ -47,6 +63,11 @@ INSTANTIATE_TEST_SUITE_P(Torch, EngineLogits,
 INSTANTIATE_TEST_SUITE_P(Torch, LearnerConformance,
                          ::testing::Values(torch_learner("qwen3"), torch_learner("llama"),
                                            torch_learner("qwen3_moe"), torch_learner("glm4_moe")),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Torch, LearnerTenants,
+                         ::testing::Values(torch_tenants("qwen3", "invariant"),
+                                           torch_tenants("qwen3_moe", "invariant"),
+                                           torch_tenants("llama", "fast")),
                          [](const auto& one) { return one.param.name; });
 INSTANTIATE_TEST_SUITE_P(Torch, ClientSteps,
                          ::testing::Values(torch_learner("qwen3"), torch_learner("qwen3_moe")),

@@ -30,6 +30,10 @@ class SplitExecutor final : public Executor {
   Status start() override;
   void request_drain() override;
   void request_stop() override;
+  Status change_tenant(const TenantChange&) override {
+    return error(Code::kUnavailable, "tenants do not change in a split run of tests");
+  }
+  void drain_tenant(TenantSlot) override {}
   RunOutcome wait() override;
   RunStatus status() const override;
 

@@ -5,6 +5,7 @@
 #include "tests/conformance/client_steps_conformance.h"
 #include "tests/conformance/engine_conformance.h"
 #include "tests/conformance/learner_conformance.h"
+#include "tests/conformance/learner_tenants_conformance.h"
 
 namespace primerl {
 namespace {
@@ -36,11 +37,30 @@ LearnerUnderTest scripted_learner() {
   return learner;
 }
 
+TenantsUnderTest scripted_tenants() {
+  TenantsUnderTest learner;
+  learner.name = "scripted";
+  learner.vocab_size = ScriptedLearnerOptions().vocab_size;
+  learner.has_adapters = false;
+  learner.num_uses = 10'000;
+  learner.make = [](const LearnerOptions& options, const std::vector<AdapterTraining>& tenants) {
+    ScriptedLearnerOptions scripted;
+    static_cast<LearnerOptions&>(scripted) = options;
+    for (const AdapterTraining& tenant : tenants) {
+      scripted.rules_of_tenant.push_back(tenant.rules);
+      if (tenant.is_free) scripted.free_slots.push_back(tenant.tenant);
+    }
+    return *make_scripted_learner(scripted);
+  };
+  return learner;
+}
+
 INSTANTIATE_TEST_SUITE_P(Scripted, EngineConformance, ::testing::Values(scripted_engine()));
 INSTANTIATE_TEST_SUITE_P(Scripted, EngineCache, ::testing::Values(scripted_engine()));
 // It has no logits.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineLogits);
 INSTANTIATE_TEST_SUITE_P(Scripted, LearnerConformance, ::testing::Values(scripted_learner()));
+INSTANTIATE_TEST_SUITE_P(Scripted, LearnerTenants, ::testing::Values(scripted_tenants()));
 INSTANTIATE_TEST_SUITE_P(Scripted, ClientSteps, ::testing::Values(scripted_learner()));
 
 }  // namespace

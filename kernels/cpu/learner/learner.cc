@@ -26,8 +26,9 @@ class CpuBackend final : public LearnerBackend {
         decoder_(model_.config, *own_),
         pass_(decoder_, recompute_of(options.recompute)),
         head_(decoder_) {
-    trained_.push_back({nullptr, TrainedTensors(table_, own_->flat(), options.optimizer)});
-    decoder_.bind_gradients(trained_.front().tensors.gradients());
+    trained_.push_back(
+        {nullptr, std::make_unique<TrainedTensors>(table_, own_->flat(), options.optimizer)});
+    decoder_.bind_gradients(trained_.front().tensors->gradients());
   }
   CpuBackend(const LearnerOptions& options, ModelFolder model,
              std::shared_ptr<const FrozenWeights> base, std::span<const AdapterTraining> adapters)
@@ -38,14 +39,8 @@ class CpuBackend final : public LearnerBackend {
         decoder_(model_.config, base_->weights()),
         pass_(decoder_, recompute_of(options.recompute)),
         head_(decoder_) {
-    for (const auto& training : adapters) {
-      auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
-                                                      DecoderWeights::Use::kLearner);
-      initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
-      TrainedTensors tensors(adapter->table().tensors(), adapter->flat(), training.rules.optimizer);
-      adapter->bind_gradients(tensors.gradients());
-      trained_.push_back({std::move(adapter), std::move(tensors)});
-    }
+    for (const auto& training : adapters)
+      trained_.push_back(training.is_free ? Trained() : made(training));
   }
 
   Status run(std::string_view doing, int64_t /*rows*/,
@@ -58,7 +53,7 @@ class CpuBackend final : public LearnerBackend {
     const auto& adapter = trained_[slot].adapter;
     return adapter == nullptr ? nullptr : &adapter->table();
   }
-  int64_t num_steps(size_t slot) const override { return trained_[slot].tensors.num_steps(); }
+  int64_t num_steps(size_t slot) const override { return trained_[slot].tensors->num_steps(); }
   /// libtorch's GEMM of more rows may have other bits.
   bool can_share_passes() const override {
     return base_ != nullptr && numerics_of(options_.numerics) == Numerics::kInvariant;
@@ -79,13 +74,21 @@ class CpuBackend final : public LearnerBackend {
                          own_->flat().mutable_data_ptr<float>());
     return round();
   }
+  Status begin_tenant(size_t slot, const AdapterTraining& training) override {
+    trained_[slot] = made(training);
+    return ok();
+  }
+  void end_tenant(size_t slot) override {
+    decoder_.adapters().set(static_cast<int32_t>(slot), nullptr);
+    trained_[slot] = {};
+  }
   Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) override {
     return trained_[slot].adapter->load(tensors);
   }
 
   Status begin(size_t slot, const AdapterDropout& dropout) override {
     trained_[slot].dropout = dropout;
-    trained_[slot].tensors.clear_gradients();
+    trained_[slot].tensors->clear_gradients();
     return ok();
   }
   Status pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override {
@@ -109,14 +112,14 @@ class CpuBackend final : public LearnerBackend {
     return logprobs;
   }
   Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) override {
-    RETURN_IF_ERROR(trained_[slot].tensors.update(report, adam));
+    RETURN_IF_ERROR(trained_[slot].tensors->update(report, adam));
     return report.skipped ? ok() : round();
   }
   Result<std::vector<double>> gradient_squares() override {
-    return squares_of_parameters(table_, trained_.front().tensors.gradients());
+    return squares_of_parameters(table_, trained_.front().tensors->gradients());
   }
   Status snapshot(size_t slot, WeightSnapshot& snapshot) override {
-    snapshot.tensors = trained_[slot].tensors.copy_weights();
+    snapshot.tensors = trained_[slot].tensors->copy_weights();
     return ok();
   }
   Result<std::vector<float>> score(size_t slot, const MicroBatch& batch) override {
@@ -127,26 +130,37 @@ class CpuBackend final : public LearnerBackend {
     return logprobs;
   }
   std::vector<WeightTensor> weights(size_t slot) override {
-    return trained_[slot].tensors.view_weights();
+    return trained_[slot].tensors->view_weights();
   }
   std::vector<WeightTensor> gradients(size_t slot) override {
-    return trained_[slot].tensors.copy_gradients();
+    return trained_[slot].tensors->copy_gradients();
   }
-  Result<LearnerCopy> capture(size_t slot) override { return trained_[slot].tensors.capture(); }
+  Result<LearnerCopy> capture(size_t slot) override { return trained_[slot].tensors->capture(); }
   Status load(size_t slot, const std::vector<WeightTensor>& tensors,
               const std::filesystem::path& folder) override {
     // An error of round() would come after the change.
     if (own_ != nullptr) RETURN_IF_ERROR(own_->check(tensors));
-    RETURN_IF_ERROR(trained_[slot].tensors.load(tensors, folder));
+    RETURN_IF_ERROR(trained_[slot].tensors->load(tensors, folder));
     return round();
   }
 
  private:
   struct Trained {
-    std::unique_ptr<AdapterWeights> adapter;  // null: whole weights
-    TrainedTensors tensors;
-    AdapterDropout dropout = {};  // of the step in progress
+    std::unique_ptr<AdapterWeights> adapter;  // null: whole weights, or a free slot
+    std::unique_ptr<TrainedTensors> tensors;  // null: a free slot
+    AdapterDropout dropout = {};              // of the step in progress
   };
+
+  /// A new adapter with its optimizer.
+  Trained made(const AdapterTraining& training) const {
+    auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
+                                                    DecoderWeights::Use::kLearner);
+    initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
+    auto tensors = std::make_unique<TrainedTensors>(adapter->table().tensors(), adapter->flat(),
+                                                    training.rules.optimizer);
+    adapter->bind_gradients(tensors->gradients());
+    return {std::move(adapter), std::move(tensors)};
+  }
 
   /// After a change of whole weights. Frozen ones never change.
   Status round() { return own_ == nullptr ? ok() : own_->round(); }

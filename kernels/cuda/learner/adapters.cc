@@ -59,15 +59,26 @@ LearnerAdapters::LearnerAdapters(const TensorTable& model,
       weights_(at::zeros({std::ssize(adapters), padded_.tensors().count()},
                          at::TensorOptions(stream.device()).dtype(type))),
       gradients_(at::zeros(weights_.sizes(), weights_.options().dtype(at::kFloat))) {
-  for (size_t slot = 0; slot < adapters.size(); ++slot) {
-    const AdapterConfig& config = adapters[slot].adapter;
-    auto& one = adapters_.emplace_back(std::make_unique<Adapter>(
-        AdapterTable(model, config), nullptr, static_cast<float>(scaling_of(config))));
-    const auto at = static_cast<int64_t>(slot);
-    one->trained = std::make_unique<CudaTrainedWeights>(padded_, one->table, weights_.select(0, at),
-                                                        gradients_.select(0, at),
-                                                        adapters[slot].rules.optimizer, stream);
-  }
+  adapters_.resize(adapters.size());
+  for (size_t slot = 0; slot < adapters.size(); ++slot)
+    if (!adapters[slot].is_free) begin(slot, model, adapters[slot]);
+}
+
+void LearnerAdapters::begin(size_t slot, const TensorTable& model,
+                            const AdapterTraining& training) {
+  const AdapterConfig& config = training.adapter;
+  auto one = std::make_unique<Adapter>(AdapterTable(model, config), nullptr,
+                                       static_cast<float>(scaling_of(config)));
+  const auto at = static_cast<int64_t>(slot);
+  one->trained = std::make_unique<CudaTrainedWeights>(padded_, one->table, weights_.select(0, at),
+                                                      gradients_.select(0, at),
+                                                      training.rules.optimizer, stream_);
+  adapters_[slot] = std::move(one);
+}
+
+void LearnerAdapters::end(size_t slot) {
+  adapters_[slot].reset();
+  weights_.select(0, static_cast<int64_t>(slot)).zero_();
 }
 
 Status LearnerAdapters::can_train(const ModelConfig& config) {

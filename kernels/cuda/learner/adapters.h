@@ -43,8 +43,8 @@ class LearnerAdapters {
     at::Tensor experts;            // [pairs] int32, with dropout only
   };
 
-  /// `adapters` are valid and can_train() accepts them; slot i is adapters[i]. Their initial
-  /// weights are those of initialize_adapter().
+  /// `adapters` are valid and can_train() accepts them; slot i is adapters[i], and may be free.
+  /// Their initial weights are those of initialize_adapter().
   LearnerAdapters(const TensorTable& model, std::span<const AdapterTraining> adapters,
                   at::ScalarType type, const CudaStream& stream);
 
@@ -57,6 +57,14 @@ class LearnerAdapters {
   static double bytes_of_rows(const TensorTable& model, std::span<const AdapterTraining> adapters,
                               at::ScalarType type, int64_t rows, int32_t experts_per_token);
 
+  /// Makes the adapter of a free slot, as at construction; all or nothing. Its rank and targets are
+  /// within those of the constructor's. `model` is the constructor's.
+  void begin(size_t slot, const TensorTable& model, const AdapterTraining& training);
+  /// Frees the slot. Nothing that was launched may use the adapter any more.
+  void end(size_t slot);
+  bool is_free(size_t slot) const { return adapters_[slot] == nullptr; }
+
+  /// These five are not for a free slot.
   const AdapterTable& table(size_t slot) const { return adapters_[slot]->table; }
   CudaTrainedWeights& trained(size_t slot) { return *adapters_[slot]->trained; }
   /// Null: no adapter targets a linear of that model parameter.
@@ -183,9 +191,9 @@ class LearnerAdapters {
   const int64_t rank_;
   const bool has_experts_;  // whether experts are targeted
   // [slots, padded_.tensors().count()]
-  at::Tensor weights_;    // weights that GEMMs read
-  at::Tensor gradients_;  // fp32
-  std::vector<std::unique_ptr<Adapter>> adapters_;
+  at::Tensor weights_;                              // weights that GEMMs read
+  at::Tensor gradients_;                            // fp32
+  std::vector<std::unique_ptr<Adapter>> adapters_;  // by slot; null: it is free
   // For the current pass.
   std::vector<Run> runs_;
   std::vector<SlotRange> slot_ranges_;

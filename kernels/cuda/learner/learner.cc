@@ -45,7 +45,7 @@ class CudaBackend final : public LearnerBackend {
   const ModelFolder& model() const override { return model_; }
   const TensorTable& table() const override { return table_; }
   const AdapterTable* adapter(size_t slot) const override {
-    return has_adapters() ? &adapters_->table(slot) : nullptr;
+    return has_adapters() && !adapters_->is_free(slot) ? &adapters_->table(slot) : nullptr;
   }
   int64_t num_steps(size_t slot) const override { return trained_[slot]->num_steps(); }
   bool can_share_passes() const override { return has_adapters(); }
@@ -65,6 +65,8 @@ class CudaBackend final : public LearnerBackend {
   Status fill_adapter(size_t slot, const std::vector<WeightTensor>& tensors) override {
     return trained_[slot]->fill(tensors);
   }
+  Status begin_tenant(size_t slot, const AdapterTraining& training) override;
+  void end_tenant(size_t slot) override;
   Status begin(size_t slot, const AdapterDropout& dropout) override {
     if (has_adapters()) adapters_->drop(slot, dropout);
     trained_[slot]->clear_gradients();
@@ -108,7 +110,7 @@ class CudaBackend final : public LearnerBackend {
   /// The base's router biases in fp32, since bf16 rounds them. They are not trained.
   const at::Tensor untrained_;
   std::unique_ptr<LearnerAdapters> adapters_;
-  std::vector<CudaTrainedWeights*> trained_;  // by slot
+  std::vector<CudaTrainedWeights*> trained_;  // by slot; null: it is free
   /// Buffers of snapshots. Null for adapters, which are small, and for mixtures with biases of
   /// expert choice, which must stay exact.
   std::unique_ptr<SnapshotBuffers> buffers_;
@@ -147,13 +149,27 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
     peak_flops_ = known_peak_flops(facts->name);
   if (whole_ != nullptr) trained_.push_back(whole_.get());
   for (size_t slot = 0; slot < training_.size(); ++slot)
-    trained_.push_back(&adapters_->trained(slot));
+    trained_.push_back(adapters_->is_free(slot) ? nullptr : &adapters_->trained(slot));
   if (whole_ == nullptr || has_selection_biases(table_)) return;
   const LearnerBytes bytes =
       learner_bytes(options_, model_.config, {}, options_.micro_batch_tokens);
   buffers_ = std::make_unique<SnapshotBuffers>(stream_.device().index(), whole_->published_bytes(),
                                                options_.device_snapshots, kLearnerReserveBytes,
                                                bytes.rows + bytes.head);
+}
+
+Status CudaBackend::begin_tenant(size_t slot, const AdapterTraining& training) {
+  RETURN_IF_ERROR(check_objective(training.rules.loss, options_.device));
+  adapters_->begin(slot, table_, training);
+  trained_[slot] = &adapters_->trained(slot);
+  return stream_.wait();
+}
+
+/// Launched operations may still read its memory.
+void CudaBackend::end_tenant(size_t slot) {
+  static_cast<void>(stream_.wait());
+  trained_[slot] = nullptr;
+  adapters_->end(slot);
 }
 
 CudaParameter CudaBackend::parameter(std::string_view name) const {
@@ -203,7 +219,8 @@ Status CudaBackend::run(std::string_view doing, int64_t rows, const std::functio
   if (is_full) return out_of_memory(rows);
   if (result.ok()) return result;
   int64_t num_steps = 0;
-  for (const CudaTrainedWeights* trained : trained_) num_steps += trained->num_steps();
+  for (const CudaTrainedWeights* trained : trained_)
+    num_steps += trained == nullptr ? 0 : trained->num_steps();
   RETURN_IF_ERROR(
       stream_.check_device(fmt::format("{} (after {} training steps)", doing, num_steps)));
   return result;

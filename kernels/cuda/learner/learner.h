@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/common/learner_core.h"
@@ -33,6 +34,9 @@ class CudaLearner final : public LearnerCore {
               std::shared_ptr<const CudaFrozenBase> base, std::span<const AdapterTraining> adapters,
               const CudaStream& stream);
 };
+
+/// Why no learner on `device`, a CUDA device, trains by `loss`; ok if one does.
+Status check_objective(const LossOptions& loss, std::string_view device);
 
 /// The bytes that make_cuda_learner() compares with the free memory.
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,

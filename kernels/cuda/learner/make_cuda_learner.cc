@@ -41,21 +41,22 @@ Result<std::shared_ptr<const CudaFrozenBase>> frozen_base(
                           view_parameters(table, host.const_data_ptr<float>()), type, stream, look);
 }
 
-/// The head of a CUDA learner gives the host one number a token, which is not enough for a loss
-/// over a teacher's likeliest tokens.
 Status check_objectives(const LearnerOptions& options, std::span<const AdapterTraining> adapters) {
-  std::vector<const LossOptions*> all;
-  for (const AdapterTraining& training : adapters) all.push_back(&training.rules.loss);
-  if (adapters.empty()) all.push_back(&options.loss);
-  for (const LossOptions* loss : all)
-    if (objective_of(*loss).rule == ObjectiveRule::kTopK)
-      return error(Code::kInvalid, "objective '{}' cannot be trained on '{}'", loss->kind,
-                   options.device)
-          .note("learners on the CPU have it; 'opd' follows a teacher on every device");
+  if (adapters.empty()) return check_objective(options.loss, options.device);
+  for (const AdapterTraining& training : adapters)
+    if (!training.is_free) RETURN_IF_ERROR(check_objective(training.rules.loss, options.device));
   return ok();
 }
 
 }  // namespace
+
+/// The head of a CUDA learner gives the host one number a token, which is not enough for a loss
+/// over a teacher's likeliest tokens.
+Status check_objective(const LossOptions& loss, std::string_view device) {
+  if (objective_of(loss).rule != ObjectiveRule::kTopK) return ok();
+  return error(Code::kInvalid, "objective '{}' cannot be trained on '{}'", loss.kind, device)
+      .note("learners on the CPU have it; 'opd' follows a teacher on every device");
+}
 
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                                std::span<const AdapterTraining> adapters) {

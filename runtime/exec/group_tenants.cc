@@ -1,0 +1,124 @@
+#include "runtime/exec/group_tenants.h"
+
+#include <utility>
+
+namespace primerl {
+
+GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan)
+    : plan_(std::move(plan)), tenants_(plan_->num_slots()) {
+  for (size_t i = 0; i < plan_->tenants.size(); ++i)
+    tenants_[i] = std::shared_ptr<const Tenant>(plan_, &plan_->tenants[i]);
+}
+
+const std::string& GroupTenants::name_of(TenantSlot slot) const {
+  return is_free(slot) ? plan_->in_slot(slot).name : tenants_[slot.index()]->name;
+}
+
+Result<bool> GroupTenants::is_due(const TenantChange& change) const {
+  if (change.slot.is_none() || change.slot.index() >= tenants_.size())
+    return error(Code::kInvalid, "tenant slot {} does not exist, the graph has {}",
+                 change.slot.value, tenants_.size());
+  const auto& present = tenants_[change.slot.index()];
+  if (change.kind != TenantChange::Kind::kJoin)
+    return present != nullptr && present->tenancy == change.tenancy;
+  if (present == nullptr) {
+    const auto last = left_.find(change.slot);
+    return last == left_.end() || change.tenancy > last->second;
+  }
+  if (change.tenancy <= present->tenancy) return false;
+  return error(Code::kInvalid, "tenant '{}' cannot join slot {}, which tenant '{}' has",
+               change.name, change.slot.value, present->name)
+      .note("the slot is free after kLeave");
+}
+
+void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant> tenant) {
+  const TenantSlot slot = change.slot;
+  const auto joined = joined_.find(slot);
+  switch (change.kind) {
+    case TenantChange::Kind::kJoin:
+      CHECK(tenant != nullptr && tenant->slot == slot, "a tenant joined another slot");
+      tenants_[slot.index()] = std::move(tenant);
+      joined_[slot] = {slot, change.tenancy, change.name, change.table, false, false};
+      left_.erase(slot);
+      return;
+    case TenantChange::Kind::kStart:
+      if (joined != joined_.end()) joined->second.has_started = true;
+      return;
+    case TenantChange::Kind::kPause:
+    case TenantChange::Kind::kResume: {
+      const bool is_paused = change.kind == TenantChange::Kind::kPause;
+      if (joined != joined_.end())
+        joined->second.is_paused = is_paused;
+      else if (is_paused)
+        paused_.insert(slot);
+      else
+        paused_.erase(slot);
+      return;
+    }
+    case TenantChange::Kind::kLeave:
+      tenants_[slot.index()] = nullptr;
+      joined_.erase(slot);
+      paused_.erase(slot);
+      left_[slot] = change.tenancy;
+      return;
+  }
+}
+
+void GroupTenants::undo_join(const TenantChange& change) {
+  tenants_[change.slot.index()] = nullptr;
+  joined_.erase(change.slot);
+  left_[change.slot] = change.tenancy;
+}
+
+bool GroupTenants::has_started(TenantSlot slot) const {
+  const auto joined = joined_.find(slot);
+  return joined == joined_.end() || joined->second.has_started;
+}
+
+bool GroupTenants::is_paused(TenantSlot slot) const {
+  const auto joined = joined_.find(slot);
+  return joined == joined_.end() ? paused_.contains(slot) : joined->second.is_paused;
+}
+
+std::vector<TenantChange> GroupTenants::changes_of(TenantSlot only) const {
+  std::vector<TenantChange> changes;
+  for (const auto& tenant : tenants_) {
+    if (tenant == nullptr || (!only.is_none() && tenant->slot != only)) continue;
+    const auto add = [&](TenantChange::Kind kind) {
+      changes.push_back({kind, tenant->slot, tenant->tenancy, tenant->name, {}});
+    };
+    const bool has_joined = joined_.contains(tenant->slot);
+    if (has_joined) add(TenantChange::Kind::kJoin);
+    if (has_joined && has_started(tenant->slot)) add(TenantChange::Kind::kStart);
+    if (is_paused(tenant->slot)) add(TenantChange::Kind::kPause);
+  }
+  return changes;
+}
+
+void GroupTenants::save(GroupState& state) const {
+  for (const auto& [slot, saved] : joined_) state.slots.push_back(saved);
+  state.left = left_;
+  state.paused = paused_;
+}
+
+Status GroupTenants::restore(const GroupState& state, const TenantsBySlot& joined) {
+  const auto is_there = [this](TenantSlot slot) {
+    return !slot.is_none() && slot.index() < tenants_.size();
+  };
+  for (const auto& [slot, tenancy] : state.left) {
+    if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
+    tenants_[slot.index()] = nullptr;
+  }
+  joined_.clear();
+  for (size_t i = 0; i < state.slots.size(); ++i) {
+    const TenantSlot slot = state.slots[i].slot;
+    if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
+    tenants_[slot.index()] = joined[i];
+    joined_[slot] = state.slots[i];
+  }
+  left_ = state.left;
+  paused_ = state.paused;
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,69 @@
+// Tenants that join, leave and drain in a VirtualExecutor.
+#include <set>
+
+#include "runtime/exec/virtual_executor.h"
+
+namespace primerl {
+
+Status VirtualExecutor::change_tenant(const TenantChange& change) {
+  CHECK(!is_replaying_, "a tenant's change was given while groups follow a record");
+  RETURN_IF_ERROR(check_slot(*plan_, change.slot));
+  std::set<GroupId> concerned;
+  for (const GroupSlot& slot : slots_)
+    if (slot.group && slot.group->concerns(change.slot)) concerned.insert(slot.group->id());
+  RETURN_IF_ERROR(changes_.add(change, concerned));
+  for (const GroupId id : concerned) group(id).change_tenant(change, now_);
+  return ok();
+}
+
+void VirtualExecutor::drain_tenant(TenantSlot slot) {
+  if (!check_slot(*plan_, slot).ok()) return;
+  slot_drains_[slot];
+  for (GroupSlot& each : slots_)
+    if (each.group && each.group->concerns(slot)) each.group->drain_tenant(slot, now_);
+}
+
+void VirtualExecutor::tenant_changed(GroupId group, const TenantChange& change, Status status) {
+  const auto made = changes_.made(group, change, status);
+  if (!made) return;
+  if (made->status.ok() && change.kind == TenantChange::Kind::kJoin) {
+    // Another tenant than the one that had finished or failed in this slot.
+    finished_[change.slot.index()] = false;
+    set_aside_.erase(change.slot);
+    num_abandoned_.erase(change.slot);
+  }
+  if (made->status.ok() && change.kind == TenantChange::Kind::kLeave) {
+    finished_[change.slot.index()] = true;
+    set_aside_.erase(change.slot);
+    for (GroupSlot& slot : slots_)
+      if (slot.group && counted_tenant(*plan_, slot.group->id()) == change.slot)
+        slot.is_refusing = false;
+  }
+  if (options_.events.tenant_changed) options_.events.tenant_changed(made->change, made->status);
+}
+
+/// All groups are counted at one moment, so the second count finds what the first found. A process
+/// that is dead has nothing of the slot; one that runs again has its drain from restart_process().
+void VirtualExecutor::look_for_drained() {
+  for (auto next = slot_drains_.begin(); next != slot_drains_.end();) {
+    const TenantSlot slot = next->first;
+    bool is_over = true;
+    for (const PlanProcess& process : plan_->processes) {
+      std::vector<SlotCounts> counts;
+      for (const GroupId id : process.groups)
+        if (const auto& group = slots_[id.index()].group; group && group->concerns(slot))
+          counts.push_back(group->slot_counts(slot));
+      SlotDrain drain;
+      (void)drain.is_over(counts);
+      is_over = is_over && drain.is_over(counts);
+    }
+    if (!is_over) {
+      ++next;
+      continue;
+    }
+    next = slot_drains_.erase(next);
+    if (options_.events.tenant_drained) options_.events.tenant_drained(slot);
+  }
+}
+
+}  // namespace primerl
