@@ -211,9 +211,10 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
   if (store == nullptr)
     return error(Code::kNotFound, "tenant slot {} is free: it has no checkpoint", tenant.value);
   // The recorded start or an earlier one wrote it.
-  if (step == store->newest.step) return store->newest.folder;
-  if (step < store->newest.step)
-    return store->newest.folder.parent_path() / fmt::format("step_{}", step);
+  if (const ResumePoint& newest = store->newest; !newest.folder.empty() && step <= newest.step) {
+    if (step == newest.step) return newest.folder;
+    return newest.folder.parent_path() / fmt::format("step_{}", step);
+  }
   RETURN_IF_ERROR(checkpoint_fault(step));
   auto begun = [&] {
     const std::lock_guard<std::mutex> lock(store->mutex);
@@ -226,7 +227,8 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   const auto store = store_of(tenant);
-  if (store == nullptr || step <= store->newest.step) return ok();
+  if (store == nullptr || (!store->newest.folder.empty() && step <= store->newest.step))
+    return ok();
   RETURN_IF_ERROR(checkpoint_fault(step));
   {
     const std::lock_guard<std::mutex> lock(store->mutex);
