@@ -5,6 +5,8 @@ namespace primerl {
 std::vector<Command> graph_commands() {
   return {
       run_command(),
+      serve_command(),
+      tenant_command(),
       ps_command(),
       compare_command(),
       rollouts_command(),

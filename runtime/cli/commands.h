@@ -37,8 +37,10 @@ Command route_sim_command();
 Command run_command();
 Command schema_command();
 Command score_command();  // executes primerl-worker
+Command serve_command();
 Command sft_command();
 Command show_command();
+Command tenant_command();
 Command trace_command();
 Command train_step_command();  // executes primerl-worker
 Command unpause_command();

@@ -1,21 +1,17 @@
 #include <filesystem>
-#include <thread>
 
 #include "actors/common/engine_holds.h"
-#include "graph/base/real_clock.h"
-#include "graph/base/shell_word.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/run_asker.h"
 #include "runtime/cli/run_facts.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
-#include "runtime/store/command_box.h"
 
 namespace primerl {
 namespace {
 
 constexpr Duration kPauseAnswerMax =
     Duration::seconds(30);  // longer than PauseController::kAnswerMax
-constexpr auto kLookEvery = std::chrono::milliseconds(20);
 
 struct PauseArguments {
   std::string run = "runs/latest";
@@ -25,35 +21,12 @@ struct PauseArguments {
   bool json = false;
 };
 
-Error not_running(const std::filesystem::path& folder, const Json& facts) {
-  if (const std::string end = text_member(facts, "end"); end != "running")
-    return error(Code::kInvalid, "the run in '{}' has ended ({}, at {}): its engines are gone",
-                 folder.string(), end, text_member(facts, "ended"));
-  return error(Code::kUnavailable,
-               "the run in '{}' is not running: its primerl-graph process ended", folder.string())
-      .note("resume it: primerl-graph run --resume " + shell_word(folder.string()));
-}
-
 Result<Json> ask_for_hold(const std::filesystem::path& folder, const PauseArguments& arguments,
                           Duration lease) {
-  ASSIGN_OR_RETURN(const Json facts, read_run_facts(folder));
-  const Json control = member(facts, "control");
-  const auto pid = control.get_int("pid"), ticks = control.get_int("start_ticks");
-  if (text_member(facts, "end") != "running") return not_running(folder, facts);
-  if (const std::string host = text_member(facts, "host"); host != host_name())
-    return error(Code::kUnavailable, "the run is on '{}', this is '{}': ask there", host,
-                 host_name());
-  if (!pid.ok() || !ticks.ok() || !is_alive(control)) return not_running(folder, facts);
   Json content = Json::object();
   content.set("owner", arguments.owner).set("lease_ns", lease.to_nanoseconds());
   if (!arguments.tenant.empty()) content.set("tenant", arguments.tenant);
-  auto answer = ask_run(
-      folder, {*pid, *ticks}, std::move(content), kPauseAnswerMax,
-      [&control] { return is_alive(control); }, [] { std::this_thread::sleep_for(kLookEvery); });
-  if (!answer.ok())
-    return Error(answer.error())
-        .while_doing(fmt::format("asking the run in '{}'", folder.string()));
-  return answer;
+  return ask_running(folder, std::move(content), kPauseAnswerMax, "its engines are gone");
 }
 
 std::vector<std::string> names_in(const Json& answer, std::string_view key) {

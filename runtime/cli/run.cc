@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -18,11 +19,13 @@
 #include "runtime/cli/chat_dates.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/outside_trial.h"
+#include "runtime/cli/run_facts.h"
 #include "runtime/cli/summary.h"
 #include "runtime/control/changed_values.h"
 #include "runtime/control/run_session.h"
 #include "runtime/control/start_policy.h"
 #include "runtime/control/stop_signals.h"
+#include "runtime/control/tenant_control.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/program/allocator_settings.h"
 #include "runtime/program/exit_code.h"
@@ -137,12 +140,42 @@ Status set_dates(GraphArguments& graph, Prepared& prepared) {
   return ok();
 }
 
+/// Whether the run of this folder was started by `serve`. Without a readable run.json it was not;
+/// what is wrong with it is reported where it is opened.
+bool was_served(const std::filesystem::path& folder) {
+  if (folder.empty()) return false;
+  const auto facts = read_run_facts(folder);
+  if (!facts.ok()) return false;
+  const Json served = member(*facts, "served");
+  return served.is_bool() && served.as_bool();
+}
+
+/// `serve` needs slots, and `run` needs a tenant.
+Status check_service(const RunArguments& arguments, const Plan& plan) {
+  const bool has_slots = plan.settings.tenant_limits.are_set();
+  if (arguments.serves && !has_slots)
+    return error(Code::kInvalid, "graph '{}' has no slots for tenants that join",
+                 plan.settings.name)
+        .note(
+            "write [graph.tenant_limits] with tenants_max and rank, as in "
+            "examples/hosted/graph.toml; `primerl-graph run` trains the tenants of the file");
+  if (!arguments.serves && has_slots && plan.tenants.empty())
+    return error(Code::kInvalid, "graph '{}' has slots, but no tenant to train", plan.settings.name)
+        .note(
+            "add a table [tenant.<name>] with environment = { name = ... }, or serve the graph: "
+            "primerl-graph serve GRAPH");
+  return ok();
+}
+
 Prepared prepare(RunArguments arguments) {
   Prepared prepared;
   auto resume = read_resume(arguments.place);
   if (!resume.ok()) return refuse(resume.error(), kExitBadConfiguration);
   prepared.resume = std::move(resume).value();
   if (arguments.graph.file.empty()) arguments.graph.file = prepared.resume.graph_file.string();
+  const bool continues = arguments.place.out.empty() && !prepared.resume.run_folder.empty();
+  arguments.serves = arguments.serves || (continues && was_served(prepared.resume.run_folder));
+  prepared.resume.is_served = arguments.serves;
   if (arguments.graph.file.empty())
     return refuse(error(Code::kInvalid, "a GRAPH to run is needed"), kExitBadCommandLine);
   prepared.plan = load_or_complain(arguments.graph);
@@ -150,11 +183,8 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
-  if (prepared.plan->tenants.empty() && prepared.plan->settings.tenant_limits.are_set())
-    return refuse(error(Code::kInvalid, "graph '{}' has slots, but no tenant to train",
-                        prepared.plan->settings.name)
-                      .note("add a table [tenant.<name>] with environment = { name = ... }"),
-                  kExitBadConfiguration);
+  if (const Status fits = check_service(arguments, *prepared.plan); !fits.ok())
+    return refuse(fits.error(), kExitBadConfiguration);
   if (const Status dated = set_dates(arguments.graph, prepared); !dated.ok())
     return refuse(dated.error(), kExitBadConfiguration);
   if (const Status valid = check_variables(*prepared.plan); !valid.ok())
@@ -195,6 +225,9 @@ Prepared prepare(RunArguments arguments) {
     return refuse(folder.error(),
                   folder.error().code() == Code::kCancelled ? kExitInterrupted : kExitFailed);
   prepared.folder = std::move(folder).value();
+  if (arguments.serves)
+    if (const Status noted = prepared.folder->note(Json::object().set("served", true)); !noted.ok())
+      return refuse(noted.error(), kExitFailed);
   return prepared;
 }
 
@@ -212,8 +245,8 @@ class RunStarts {
 
  private:
   RunResult run_once(RunSession& session, Prepared& prepared, StatusLine& status);
-  StartPolicy::Next next_start(const Plan& plan, const RunResult& result,
-                               const MetricsLog* metrics);
+  StartPolicy::Next next_start(const Plan& plan, std::set<std::string> joined,
+                               const RunResult& result, const MetricsLog* metrics);
   int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
   void undo_if_refused(RunFolder& folder, const RunResult& result);
   int leave(const std::string& why, int exit_code);
@@ -244,7 +277,9 @@ int RunStarts::run() {
     session.use_hosts(prepared.hosts, !why.empty());
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
-    const auto next = next_start(*prepared.plan, result, session.metrics());
+    const auto joined = hosted_names(prepared.folder->path());
+    const auto next =
+        next_start(*prepared.plan, {joined.begin(), joined.end()}, result, session.metrics());
     const bool is_again = next.what == StartPolicy::Next::What::kAgain;
     const bool has_failed = result.ending.how == RunEnding::How::kFailed;
     if (is_again || !has_failed || session.has_begun() || session.was_killed())
@@ -261,6 +296,7 @@ int RunStarts::run() {
     again.json = arguments_.json;
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
+    again.serves = arguments_.serves;
     again.report = arguments_.report;
     again.graph.has_run = true;
     again.place.from_checkpoint = next.from_checkpoint;
@@ -313,14 +349,17 @@ int RunStarts::leave(const std::string& why, int exit_code) {
 }
 
 /// Decides what follows this start, reports it, and waits before the next start.
-StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& result,
-                                        const MetricsLog* metrics) {
+StartPolicy::Next RunStarts::next_start(const Plan& plan, std::set<std::string> joined,
+                                        const RunResult& result, const MetricsLog* metrics) {
   using What = StartPolicy::Next::What;
   const GraphSettings& settings = plan.settings;
   if (!policy_) policy_.emplace(settings.restarts_max, settings.restart_window);
   int64_t num_steps = 0;
-  for (const auto& tenant : plan.tenants)
-    if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
+  std::set<std::string> names;
+  for (const auto& tenant : plan.tenants) names.insert(tenant.name);
+  names.merge(joined);
+  for (const auto& name : names)
+    if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(name))
       num_steps += newest->step;
   const auto next = policy_->after(result.ending, num_steps, steady_now());
   const std::string window = to_string(settings.restart_window);

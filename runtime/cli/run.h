@@ -1,4 +1,4 @@
-/// The common part of `run` and `sft`: both run a graph.
+/// The common part of `run`, `serve` and `sft`: all run a graph.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@ struct RunArguments {
   GraphArguments graph;
   RunPlace place;
   bool json = false;
+  bool serves = false;  // tenants come and go, and a person ends the run
   PeerKeyFiles peer_keys;
   std::string hosts;               // the file that lists the agents; "": everything runs on this
                                    // machine

@@ -62,8 +62,7 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     if (!all([](const Member& one) { return one.has_connections; })) return ok();
     phase_ = Phase::kStarting;
     for (uint32_t i = 0; i < members_.size(); ++i)
-      send_(ProcessId(i), Payload::of(StartRun{members_[i].incarnation,
-                                               members_[i].is_absent ? run_time_ns(now) : 0}));
+      start(ProcessId(i), members_[i].is_absent ? run_time_ns(now) : 0);
   } else if (as_if<GroupsReady>(message) != nullptr) {
     if (phase_ != Phase::kStarting) return out_of_turn(plan_, from, GroupsReady::kName);
     member.is_ready = true;
@@ -80,9 +79,11 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
       if (std::exchange(members_[i].is_absent, false)) go(ProcessId(i));
     tell_all(ResumeLive{static_cast<uint32_t>(members_.size())});
   } else if (const auto* tenant = as_if<TenantFinished>(message)) {
-    if (tenant->tenant.is_none() || tenant->tenant.index() >= plan_.tenants.size())
+    const size_t num_slots = is_served_ ? plan_.num_slots() : plan_.tenants.size();
+    if (tenant->tenant.is_none() || tenant->tenant.index() >= num_slots)
       return error(Code::kCorrupt, "process '{}' said that tenant slot {} has finished, of {}",
-                   plan_.process(from).name, tenant->tenant.value, plan_.tenants.size());
+                   plan_.process(from).name, tenant->tenant.value, num_slots);
+    if (is_served_) return ok();
     if (!tenant->fault.empty() && set_aside_.emplace(tenant->tenant, tenant->fault).second)
       tell_all(SetTenantAside{tenant->tenant});
     finished_.insert(tenant->tenant);
@@ -102,6 +103,10 @@ void RunCoordinator::set_absent(ProcessId process, uint32_t incarnation) {
   Member& member = members_[process.index()];
   member.incarnation = incarnation;
   member.is_absent = member.has_followed = true;
+}
+
+void RunCoordinator::start(ProcessId process, int64_t at_ns) {
+  send_(process, Payload::of(StartRun{members_[process.index()].incarnation, at_ns, is_served_}));
 }
 
 void RunCoordinator::go(ProcessId process) {
@@ -127,7 +132,7 @@ Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
     connect();
   } else {
     phase_ = Phase::kRunning;
-    tell_all(StartRun{member.incarnation, 0});
+    start(from, 0);
   }
   return ok();
 }
@@ -184,7 +189,7 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message, Time n
     return out_of_turn(plan_, from, message.type->name);
   if (has_connections) {
     member.has_connections = true;
-    send_(from, Payload::of(StartRun{member.incarnation, run_time_ns(now)}));
+    start(from, run_time_ns(now));
     // It missed the order to drain. When it gets the order now, it abandons loading that does not
     // end.
     if (phase_ == Phase::kDraining) send_(from, Payload::of(DrainRun{"the run drains"}));
@@ -246,8 +251,8 @@ Status RunCoordinator::tick(Time now) {
     is_waiting = is_waiting || member.beat.is_waiting;
     has_alarm = has_alarm || member.beat.has_alarm;
   }
-  // All processes wait only for timers: that is not a stall.
-  if (has_alarm && !is_waiting) return ok();
+  // All processes wait only for timers, or for tenants that join: that is not a stall.
+  if ((has_alarm || is_served_) && !is_waiting) return ok();
   auto stalled = error(Code::kDeadline, "no step and no sign of life for {} in any process",
                        to_string(still_max));
   for (size_t i = 0; i < members_.size(); ++i)

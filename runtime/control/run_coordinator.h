@@ -6,6 +6,9 @@
 ///   end:  TenantFinished of every tenant | drain() -> DrainRun ->
 ///         CountGroups/GroupsCounted -> EndRun
 ///
+/// In a run that is served, tenants come and go: TenantFinished ends the tenant (tenant_control.h)
+/// and not the run.
+///
 /// Each step waits for all processes. No source starts before every connection is live and every
 /// actor group is made. No actor group of a recovered run resumes before all have followed their
 /// records. A drain is over when two successive counts find every actor group idle, no message in
@@ -37,6 +40,8 @@ class RunCoordinator {
   /// `plan` must stay valid while the coordinator exists.
   RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t incarnation, Send send);
 
+  /// Call before the first hello: tenants come and go.
+  void serve() { is_served_ = true; }
   /// Handles one message of one worker; unknown messages are ignored. An Error ends the run: the
   /// hello of a worker differs (the error has both values), or a message came at a wrong time.
   Status handle(ProcessId from, const Payload& message, Time now);
@@ -85,6 +90,7 @@ class RunCoordinator {
   };
 
   Status greet(ProcessId from, const WorkerHello& hello);
+  void start(ProcessId process, int64_t at_ns);
   void go(ProcessId process);
   void connect();
   ConnectPeers peers_of(size_t process) const;
@@ -106,6 +112,7 @@ class RunCoordinator {
   std::vector<Member> members_;
   std::vector<std::vector<bool>> neighbours_;  // pairs of processes that share an edge
   Phase phase_ = Phase::kGreeting;
+  bool is_served_ = false;
   std::set<TenantSlot> finished_;
   SetAside set_aside_;
   uint8_t end_ = 0;  // RunEnd of a drain that succeeds

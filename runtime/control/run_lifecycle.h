@@ -45,7 +45,7 @@ class RunLifecycle {
 
   /// All workers have been started and connected.
   void on_launched();
-  /// A training step that is not in the record was made.
+  /// A training step that is not in the record was made, or the run waits for tenants.
   void on_step();
   /// The end of the record was reached.
   void on_followed();

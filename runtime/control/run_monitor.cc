@@ -24,6 +24,7 @@ RunMonitor::RunMonitor(const Plan& plan, const ResumeChoice& resume, const RunFo
     : plan_(plan),
       resume_(resume),
       folder_(folder),
+      answer_(std::move(answer)),
       starter_(starter),
       publisher_(publisher),
       clock_(std::move(clock)),
@@ -31,8 +32,7 @@ RunMonitor::RunMonitor(const Plan& plan, const ResumeChoice& resume, const RunFo
       coordinator_(plan, WireTypes(plan.catalog->messages).hash(), start.incarnation,
                    [this](ProcessId to, Payload message) { send(to, std::move(message)); }),
       pauses_(
-          plan, [this](ProcessId to, Payload message) { send(to, std::move(message)); },
-          std::move(answer)),
+          plan, [this](ProcessId to, Payload message) { send(to, std::move(message)); }, answer_),
       lifecycle_(!resume.follow.record.empty(), plan.settings.restarts_max > 0) {
   coordinator_.tell_stalls_by([this] { return publisher_.store().stall_report().text(); });
   for (Worker& worker : workers_) worker.incarnation = start.incarnation;
@@ -43,10 +43,12 @@ RunMonitor::RunMonitor(const Plan& plan, const ResumeChoice& resume, const RunFo
     incarnation = std::max(incarnation, absent.incarnation + 1);
     coordinator_.set_absent(absent.process, incarnation);
   }
+  if (is_served(folder)) make_tenants();
 }
 
 Status RunMonitor::launch(const std::string& sockets) {
   sockets_ = sockets;
+  if (tenants_ != nullptr) RETURN_IF_ERROR(tenants_->open());
   for (uint32_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(ProcessId(i)));
   return note_processes();
 }
@@ -113,6 +115,7 @@ void RunMonitor::close(const ControlEvent& event) {
   Worker& from = worker(event.peer);
   from.is_closed = true;
   from.closed = event.closed;
+  if (tenants_ != nullptr) tenants_->process_died(event.peer);
   if (!from.ended && !lifecycle_.is_stopping()) {
     const auto exit = from.process->wait(kExitMax);
     was_killed_ = was_killed_ || (exit.ok() && exit->signal != 0);
@@ -125,6 +128,7 @@ void RunMonitor::handle_message(const ControlEvent& event) {
   const Time now = clock_();
   StatusStore& store = publisher_.store();
   store.process_said(event.peer, event.message, now);
+  if (tenants_ != nullptr) handle_of_tenants(event);
   if (coordination_.ok()) coordination_ = coordinator_.handle(event.peer, event.message, now);
   if (as_if<TenantFinished>(event.message) != nullptr) store.set_aside(coordinator_.set_aside());
   if (const auto* held = as_if<HoldAnswered>(event.message)) pauses_.handle(event.peer, *held);
@@ -147,6 +151,7 @@ void RunMonitor::handle_message(const ControlEvent& event) {
     if (end == RunEnd::kFailed || end == RunEnd::kStalled)
       act(lifecycle_.on_worker_failed(), "another worker failed");
   }
+  open_tenants();
 }
 
 void RunMonitor::publish_steps() {
@@ -157,8 +162,10 @@ void RunMonitor::publish_steps(ProcessId process) {
   if (lifecycle_.cannot_write()) return;
   const auto published = publisher_.publish_steps(process, clock_());
   if (published.num_steps > 0) lifecycle_.on_step();
-  if (published.fault.ok()) return;
-  const Error& why = published.fault.error();
+  if (!published.fault.ok()) cannot_write(published.fault.error());
+}
+
+void RunMonitor::cannot_write(const Error& why) {
   const auto action = lifecycle_.on_cannot_write(why);
   if (action != RunLifecycle::Action::kNothing) publisher_.say("error: " + why.text());
   act(action, "the run folder cannot be written");
@@ -188,29 +195,6 @@ void RunMonitor::apply_signals(int num_signals) {
 /// Counts signals that arrived too late to react to.
 void RunMonitor::count_signals(int num_signals) {
   for (; num_signals_applied_ < num_signals; ++num_signals_applied_) (void)lifecycle_.on_signal();
-}
-
-/// Why the run accepts no command now; "": it does.
-std::string RunMonitor::why_no_command() const {
-  switch (lifecycle_.phase()) {
-    case RunLifecycle::Phase::kStarting:
-      return "the run is starting; ask again when it runs";
-    case RunLifecycle::Phase::kFollowing:
-      return "the run still follows its record; ask again when it has resumed";
-    case RunLifecycle::Phase::kRunning:
-      return "";
-    case RunLifecycle::Phase::kDraining:
-    case RunLifecycle::Phase::kStopping:
-      return "the run ends: nothing of it can be held any more";
-  }
-  return "";
-}
-
-void RunMonitor::apply_commands(std::span<const CommandInbox::Ask> requests) {
-  const Time now = clock_();
-  for (const auto& each : requests) pauses_.ask(each.id, each.content, why_no_command(), now);
-  pauses_.tick(now);
-  publisher_.store().set_holds(pauses_.holds(now));
 }
 
 void RunMonitor::act(RunLifecycle::Action action, const std::string& reason) {

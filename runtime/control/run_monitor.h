@@ -6,8 +6,8 @@
 ///            -> on_launched() -> handle(), apply_signals(), tick(), until all_closed() -> end()
 ///
 /// It joins the state machines of a run: RunCoordinator (common start and end), RunLifecycle (the
-/// phase, and what a fault means in it), RestartBudget (per process) and PauseController. The
-/// StatusPublisher shows and writes what a person sees.
+/// phase, and what a fault means in it), RestartBudget (per process), PauseController, and in a run
+/// that is served TenantControl. The StatusPublisher shows and writes what a person sees.
 ///
 /// Owned by the RunSession. One thread. It starts processes only through the WorkerStarter, and
 /// reads no clock but the given one.
@@ -27,6 +27,7 @@
 #include "runtime/control/run_lifecycle.h"
 #include "runtime/control/run_preparation.h"
 #include "runtime/control/status_publisher.h"
+#include "runtime/control/tenant_control.h"
 #include "runtime/control/worker_starter.h"
 #include "runtime/store/command_box.h"
 
@@ -40,7 +41,7 @@ class RunMonitor {
   using Clock = std::function<Time()>;
 
   /// `plan`, `resume`, `folder`, `starter` and `publisher` must stay valid while the monitor
-  /// exists. `answer` gets the answers to pauses.
+  /// exists. `answer` gets the answers to requests of persons.
   RunMonitor(const Plan& plan, const ResumeChoice& resume, const RunFolder& folder,
              const RunStart& start, WorkerStarter& starter, StatusPublisher& publisher,
              PauseController::Answer answer, Clock clock);
@@ -119,6 +120,13 @@ class RunMonitor {
   void send(ProcessId to, Payload message);
   void publish_steps(ProcessId process);
   void count_recovered(const RunRecovered& recovered);
+  void make_tenants();
+  void open_tenants();
+  void handle_of_tenants(const ControlEvent& event);
+  void describe(const HostedTenant& tenant, Json& picture) const;
+  void show_tenants();
+  void cannot_write(const Error& why);
+  std::string why_no_tenant() const;
   std::string why_no_command() const;
   // The end
   void count_signals(int num_signals);
@@ -134,6 +142,7 @@ class RunMonitor {
   const Plan& plan_;
   const ResumeChoice& resume_;
   const RunFolder& folder_;
+  const PauseController::Answer answer_;
   WorkerStarter& starter_;
   StatusPublisher& publisher_;
   const Clock clock_;
@@ -141,7 +150,9 @@ class RunMonitor {
 
   std::vector<Worker> workers_;  // by process
   RunCoordinator coordinator_;
-  PauseController pauses_;  // pauses of engines
+  PauseController pauses_;                  // pauses of engines
+  std::unique_ptr<TenantControl> tenants_;  // null: the run is not served
+  bool has_open_tenants_ = false;           // the processes get orders about tenants
   RunLifecycle lifecycle_;
   Status coordination_;  // the first fault of the whole run
   int num_signals_applied_ = 0;

@@ -349,6 +349,7 @@ Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice&
     choice.points.push_back(std::move(point));
   }
   RETURN_IF_ERROR(check_environments(plan, choice));
+  if (choice.is_served) return ok();  // a tenant without steps left ends, and the run does not
   if (!choice.follow.record.empty()) return check_recorded_steps(plan, choice);
   if (choice.points.empty()) return ok();  // nothing was done yet: all steps are left
   return check_steps_left(plan, choice);

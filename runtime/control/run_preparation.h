@@ -42,6 +42,7 @@ struct RunPlace {
 struct ResumeChoice {
   std::filesystem::path run_folder;  // the folder to resume in; empty: a new one
   std::filesystem::path graph_file;  // the resolved graph of the resumed run
+  bool is_served = false;            // tenants come and go (`serve`)
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
   /// Of a fork: numbers of the tenants that had joined the other run, by name (forked_graph.h).

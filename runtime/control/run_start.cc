@@ -64,6 +64,11 @@ Json plugins_of(const Plan& plan) {
 
 }  // namespace
 
+bool is_served(const RunFolder& folder) {
+  const Json* served = folder.facts().find("served");
+  return served != nullptr && served->is_bool() && served->as_bool();
+}
+
 bool evaluates_only(const Plan& plan) {
   return std::ranges::any_of(plan.nodes, [](const PlanNode& node) {
     const OptionField* field = node.contract->options.find("evaluates_only");

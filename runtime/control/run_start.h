@@ -33,6 +33,9 @@ std::vector<std::string> changed_plugins(const Plan& plan, const Json& facts);
 Status keep_leftover_steps(const Plan& plan, const RunFolder& folder, const ResumeChoice& resume,
                            const RunStart& start);
 
+/// Whether the run was started by `serve`: tenants come and go, and a person ends it.
+bool is_served(const RunFolder& folder);
+
 /// Whether the graph trains nothing and plays one evaluation, as that of `eval` does.
 bool evaluates_only(const Plan& plan);
 

@@ -9,6 +9,7 @@
 #include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "graph/plan_memory.h"
+#include "runtime/control/tenant_control.h"
 #include "runtime/log/log.h"
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
@@ -36,6 +37,11 @@ Status StatusPublisher::open(const RunStart& start) {
   std::map<std::string, int64_t> checkpoints;  // a tenant without one begins after step 0
   for (size_t slot = 0; slot < resume_.points.size(); ++slot)
     checkpoints[plan_.tenants[slot].name] = resume_.points[slot].step;
+  for (const std::string& name : hosted_names(folder_.path())) {
+    const auto found = find_checkpoints(
+        checkpoints_folder(folder_.path(), name, plan_.layout_tenants()), CheckpointDepth::kSizes);
+    checkpoints[name] = found.newest ? found.newest->step : 0;
+  }
   return metrics_->replace_later(checkpoints);
 }
 
@@ -108,24 +114,46 @@ StatusPublisher::Published StatusPublisher::publish_steps(ProcessId process, Tim
   return published;
 }
 
+/// None: no tenant of this run has the name now.
+TenantSlot StatusPublisher::slot_of(const std::string& tenant) const {
+  if (is_served_) {
+    const auto found = slots_.find(tenant);
+    return found == slots_.end() ? TenantSlot() : found->second;
+  }
+  const auto found = std::ranges::find(plan_.tenants, tenant, &Tenant::name);
+  return found == plan_.tenants.end() ? TenantSlot() : found->slot;
+}
+
+void StatusPublisher::show_tenants(const std::vector<ServedTenant>& tenants) {
+  slots_.clear();
+  max_steps_.clear();
+  for (const ServedTenant& tenant : tenants) {
+    if (tenant.slot.is_none()) continue;
+    slots_[tenant.name] = tenant.slot;
+    max_steps_[tenant.name] = tenant.max_steps;
+  }
+  store_.serve(tenants);
+}
+
 void StatusPublisher::publish_step(const StepLine& line, Time now, Published& published) {
   begin();  // a step that is shown must be in runs/latest
-  const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
-                                   [&line](const Tenant& one) { return one.name == line.tenant; });
-  if (tenant == plan_.tenants.end()) return;
+  const TenantSlot slot = slot_of(line.tenant);
+  // The lines of a tenant that has left belong to the run too.
+  if (slot.is_none() && !is_served_) return;
   ++published.num_steps;
-  shown_tenant_ = TenantSlot(static_cast<uint32_t>(tenant - plan_.tenants.begin()));
   Status written =
       metrics_->write(line.tenant, line.step, line.wall_seconds - start_.wall_zero, line.values);
-  if (kind_of(line.values) == MetricsKind::kStep)
-    store_.step_taken(shown_tenant_, *metrics_->newest(line.tenant), now);
-  publish_alarms(line.tenant);
   if (published.fault.ok()) published.fault = std::move(written);
+  if (slot.is_none()) return;
+  shown_tenant_ = slot;
+  if (kind_of(line.values) == MetricsKind::kStep)
+    store_.step_taken(slot, *metrics_->newest(line.tenant), now);
+  publish_alarms(line.tenant);
 }
 
 void StatusPublisher::publish_alarms(const std::string& tenant) {
   const auto changes = metrics_->take_alarm_changes();
-  const std::string name = plan_.tenants.size() > 1 ? tenant + ": " : "";
+  const std::string name = plan_.tenants.size() > 1 || is_served_ ? tenant + ": " : "";
   for (const AlarmChange& change : changes)
     note(change.is_raised
              ? fmt::format("alarm: {}{}", name, alarm_text(change))
@@ -190,6 +218,19 @@ void StatusPublisher::note_recovered(const RunRecovered& recovered) {
                                           .set("messages", recovered.num_messages)));
 }
 
+/// The tenant of the newest step, with its steps; "": a served run has no tenant.
+std::pair<std::string, int64_t> StatusPublisher::shown_tenant() const {
+  if (!is_served_) {
+    const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
+    return {tenant.name, tenant.max_steps};
+  }
+  if (slots_.empty()) return {};
+  const auto newest = std::ranges::find_if(
+      slots_, [this](const auto& each) { return each.second == shown_tenant_; });
+  const std::string& name = (newest == slots_.end() ? slots_.begin() : newest)->first;
+  return {name, max_steps_.at(name)};
+}
+
 void StatusPublisher::show(Time now, const std::string& phase) {
   StatusFacts facts;
   if (evaluates_only(plan_)) {
@@ -200,12 +241,14 @@ void StatusPublisher::show(Time now, const std::string& phase) {
     terminal_.update(now, facts);
     return store_.set_phase(phase);
   }
-  const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
-  if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
   facts.phase = phase;
-  facts.max_steps = tenant.max_steps;
-  if (!resume_.points.empty()) facts.step = resume_.points[shown_tenant_.index()].step;
-  if (const StepFacts* newest = metrics_->newest(tenant.name)) {
+  const auto [tenant, max_steps] = shown_tenant();
+  if (plan_.tenants.size() > 1 || is_served_) facts.tenant = tenant;
+  if (tenant.empty() && phase.empty()) facts.phase = "waiting for tenants";
+  facts.max_steps = max_steps;
+  if (shown_tenant_.index() < resume_.points.size() && !is_served_)
+    facts.step = resume_.points[shown_tenant_.index()].step;
+  if (const StepFacts* newest = metrics_->newest(tenant)) {
     facts.has_metrics = true;
     facts.step = newest->step;
     if (is_supervised(plan_)) {
@@ -216,8 +259,8 @@ void StatusPublisher::show(Time now, const std::string& phase) {
     facts.off_policy_mean = newest->get("off_policy/mean");
     facts.off_policy_max = newest->get("off_policy/max");
     facts.tokens_per_second = generated_tokens_per_second(*newest);
-    facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
-    for (const AlarmChange& alarm : metrics_->alarms().alarms.raised(tenant.name))
+    facts.seconds_per_step = metrics_->seconds_per_step(tenant);
+    for (const AlarmChange& alarm : metrics_->alarms().alarms.raised(tenant))
       facts.alarms += fmt::format("{}{}", facts.alarms.empty() ? "" : ", ", to_string(alarm.kind));
   }
   terminal_.update(now, facts);

@@ -14,6 +14,7 @@
 /// Owned by the RunSession. One thread. Reads no clock but for wall-clock times in files.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,7 +46,12 @@ class StatusPublisher {
   /// All arguments must stay valid while the publisher exists.
   StatusPublisher(const Plan& plan, RunFolder& folder, const ResumeChoice& resume,
                   StatusLine& terminal, StatusStore& store)
-      : plan_(plan), folder_(folder), resume_(resume), terminal_(terminal), store_(store) {}
+      : plan_(plan),
+        folder_(folder),
+        resume_(resume),
+        terminal_(terminal),
+        store_(store),
+        is_served_(is_served(folder)) {}
 
   /// Writes the facts of the start and opens the metrics. Call it first, once.
   Status open(const RunStart& start);
@@ -84,6 +90,8 @@ class StatusPublisher {
   /// Writes the peak memory of each process, beside the memory that the plan expects. `exits`: by
   /// process; none for a process that is not known to have ended.
   void note_memory(const std::vector<std::optional<ProcessExit>>& exits);
+  /// The tenants of a run that is served, by name. Call it when they have changed.
+  void show_tenants(const std::vector<ServedTenant>& tenants);
   /// All workers have followed their records. `recovered`: the sum of their reports.
   void note_recovered(const RunRecovered& recovered);
   /// `phase`: RunLifecycle::phase_text().
@@ -94,6 +102,8 @@ class StatusPublisher {
   std::string stall_table(const RunEnded& ended) const;
 
  private:
+  TenantSlot slot_of(const std::string& tenant) const;
+  std::pair<std::string, int64_t> shown_tenant() const;
   void publish_step(const StepLine& line, Time now, Published& published);
   /// Shows the alarms that the tenant's newest line raised or ended.
   void publish_alarms(const std::string& tenant);
@@ -114,6 +124,10 @@ class StatusPublisher {
   std::string shown_;  // lines of say()
   bool has_begun_ = false, has_first_token_ = false;
   TenantSlot shown_tenant_ = TenantSlot(0);  // the tenant of the newest step
+  const bool is_served_;
+  // Of a served run: the tenants that have a slot, by name in files.
+  std::map<std::string, TenantSlot> slots_;
+  std::map<std::string, int64_t> max_steps_;
 };
 
 /// Generated tokens per second that were trained on: the step's tokens divided by its duration.

@@ -12,6 +12,7 @@ using OrderKind = TenantOrder::Kind;
 
 constexpr std::array<std::string_view, 7> kStates = {"admitted", "starting", "training", "paused",
                                                      "draining", "ended",    "failed"};
+constexpr std::array<std::string_view, 3> kFiles = {"keep", "keep_checkpoints", "purge"};
 
 bool has_slot(TenantState state) {
   return state != TenantState::kEnded && state != TenantState::kFailed;
@@ -33,6 +34,7 @@ Json json_of(const HostedTenant& tenant) {
       .set("state", to_string(tenant.state))
       .set("why", tenant.why)
       .set("is_removed", tenant.is_removed)
+      .set("files", kFiles[static_cast<size_t>(tenant.files)])
       .set("is_drained", tenant.is_drained)
       .set("unanswered", Json::list(unanswered))
       .set("table", tenant.table);
@@ -50,6 +52,7 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
   ASSIGN_OR_RETURN(const std::string state, json.get_string("state"));
   ASSIGN_OR_RETURN(tenant.why, json.get_string("why"));
   ASSIGN_OR_RETURN(tenant.is_removed, json.get_bool("is_removed"));
+  ASSIGN_OR_RETURN(const std::string files, json.get_string("files"));
   ASSIGN_OR_RETURN(tenant.is_drained, json.get_bool("is_drained"));
   ASSIGN_OR_RETURN(tenant.table, json.get_string("table"));
   const auto known = std::ranges::find(kStates, state);
@@ -57,6 +60,9 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
   if (slot < 0 || std::cmp_greater_equal(slot, num_slots)) return corrupt("a slot is unknown");
   if (number < 0 || number > kTenancyMax) return corrupt("a number is too large");
   tenant.state = static_cast<TenantState>(known - kStates.begin());
+  const auto kept = std::ranges::find(kFiles, files);
+  if (kept == kFiles.end()) return corrupt("what happens to files is unknown");
+  tenant.files = static_cast<RemovedFiles>(kept - kFiles.begin());
   tenant.slot = TenantSlot(static_cast<uint32_t>(slot));
   tenant.tenancy = static_cast<uint32_t>(number);
   const Json* unanswered = json.find("unanswered");
@@ -75,7 +81,9 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
 std::string_view to_string(TenantState state) { return kStates[static_cast<size_t>(state)]; }
 
 TenantTable::TenantTable(const Plan& plan)
-    : num_slots_(plan.num_slots()), num_processes_(plan.processes.size()) {
+    : num_slots_(plan.num_slots()),
+      num_planned_(plan.tenants.size()),
+      num_processes_(plan.processes.size()) {
   auto tables = tenant_tables(plan.resolved_toml);
   for (const Tenant& planned : plan.tenants) {
     HostedTenant tenant;
@@ -130,6 +138,13 @@ const HostedTenant* TenantTable::find(std::string_view name) const {
   return found == tenants_.end() ? nullptr : &found->second;
 }
 
+const HostedTenant* TenantTable::holder(TenantSlot slot) const {
+  const auto found = std::ranges::find_if(tenants_, [&](const auto& each) {
+    return each.second.slot == slot && has_slot(each.second.state);
+  });
+  return found == tenants_.end() ? nullptr : &found->second;
+}
+
 Result<HostedTenant*> TenantTable::known(std::string_view name, std::string_view verb,
                                          std::initializer_list<TenantState> from) {
   const auto found = tenants_.find(name);
@@ -153,11 +168,15 @@ HostedTenant* TenantTable::in_slot(TenantSlot slot, uint32_t tenancy) {
   return found == tenants_.end() ? nullptr : &found->second;
 }
 
+void TenantTable::await_all(HostedTenant& tenant) const {
+  for (uint32_t process = 0; process < num_processes_; ++process)
+    tenant.unanswered.insert(ProcessId(process));
+}
+
 TenantOrder TenantTable::order(HostedTenant& tenant, TenantOrder::Kind kind) {
   tenant.unanswered.clear();
   if (kind == OrderKind::kMake || kind == OrderKind::kDrain || kind == OrderKind::kDestroy)
-    for (uint32_t process = 0; process < num_processes_; ++process)
-      tenant.unanswered.insert(ProcessId(process));
+    await_all(tenant);
   return {kind, tenant.slot, tenant.tenancy};
 }
 
@@ -179,12 +198,13 @@ Result<TenantOrder> TenantTable::resume(std::string_view name) {
   return order(*tenant, OrderKind::kResume);
 }
 
-Result<std::optional<TenantOrder>> TenantTable::remove(std::string_view name) {
+Result<std::optional<TenantOrder>> TenantTable::remove(std::string_view name, RemovedFiles files) {
   using S = TenantState;
   ASSIGN_OR_RETURN(HostedTenant * tenant, known(name, "removed",
                                                 {S::kAdmitted, S::kStarting, S::kTraining,
                                                  S::kPaused, S::kDraining, S::kEnded, S::kFailed}));
   tenant->is_removed = true;
+  tenant->files = files;
   if (tenant->state != S::kAdmitted && has_slot(tenant->state)) return drain(*tenant);
   tenants_.erase(tenants_.find(name));
   return std::optional<TenantOrder>();
@@ -231,14 +251,36 @@ std::optional<TenantOrder> TenantTable::on_failed(TenantSlot slot, uint32_t tena
   return drain(*tenant);
 }
 
-std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) const {
+void TenantTable::all_restarted() {
+  for (auto& [name, tenant] : tenants_) {
+    if (tenant.state != TenantState::kStarting && tenant.state != TenantState::kDraining) continue;
+    tenant.is_drained = false;  // its actors may have been made again
+    await_all(tenant);
+  }
+}
+
+std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
   std::vector<TenantOrder> orders;
-  for (const auto& [name, tenant] : tenants_) {
-    const auto add = [&](OrderKind kind) { orders.push_back({kind, tenant.slot, tenant.tenancy}); };
-    if (tenant.unanswered.contains(process)) add(awaited(tenant));
-    if (tenant.state == TenantState::kTraining || tenant.state == TenantState::kPaused)
+  // First the slots become free, because a later tenant may have one of them.
+  for (uint32_t slot = 0; slot < num_planned_; ++slot)
+    if (const HostedTenant* there = holder(TenantSlot(slot));
+        there == nullptr || there->tenancy != 0)
+      orders.push_back({OrderKind::kDestroy, TenantSlot(slot), 0});
+  for (auto& [name, tenant] : tenants_) {
+    const TenantState state = tenant.state;
+    if (state == TenantState::kAdmitted || !has_slot(state)) continue;
+    const auto add = [&, slot = tenant.slot, tenancy = tenant.tenancy](OrderKind kind) {
+      orders.push_back({kind, slot, tenancy});
+    };
+    if (state == TenantState::kStarting || state == TenantState::kDraining)
+      tenant.unanswered.insert(process);
+    // A draining tenant is made too: other processes may still wait for answers of its actors.
+    const bool is_planned = tenant.slot.index() < num_planned_ && tenant.tenancy == 0;
+    if (!is_planned && !tenant.is_drained) add(OrderKind::kMake);
+    if (!is_planned && (state == TenantState::kTraining || state == TenantState::kPaused))
       add(OrderKind::kStart);
-    if (tenant.state == TenantState::kPaused) add(OrderKind::kPause);
+    if (state == TenantState::kPaused) add(OrderKind::kPause);
+    if (state == TenantState::kDraining) add(awaited(tenant));
   }
   return orders;
 }

@@ -10,7 +10,8 @@
 ///
 /// A state machine: no thread, no clock, no file. The owner sends the orders that it returns to the
 /// processes, and reports their answers. An order is named by its slot and number, so one that is
-/// repeated or late changes nothing. json() is its whole state. Not thread-safe.
+/// repeated or late changes nothing. json() is its whole state; an owner that saves it only when an
+/// order goes out repeats some answers after a restart. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,9 @@ struct TenantOrder {
   friend bool operator==(const TenantOrder&, const TenantOrder&) = default;
 };
 
+/// What happens to the files of a tenant that is removed.
+enum class RemovedFiles { kKeep, kKeepCheckpoints, kPurge };
+
 /// A tenant of the table.
 struct HostedTenant {
   std::string name;
@@ -47,10 +51,11 @@ struct HostedTenant {
   uint32_t tenancy = 0;
   std::string table;  // with all its values, see tenant_tables()
   TenantState state = TenantState::kAdmitted;
-  std::string why;                 // a reason to end as failed
-  bool is_removed = false;         // it leaves the table when its slot is free
-  bool is_drained = false;         // while draining: every process has drained
-  std::set<ProcessId> unanswered;  // processes without an answer to the newest order
+  std::string why;                           // a reason to end as failed
+  bool is_removed = false;                   // it leaves the table when its slot is free
+  RemovedFiles files = RemovedFiles::kKeep;  // of a removed tenant
+  bool is_drained = false;                   // while draining: every process has drained
+  std::set<ProcessId> unanswered;            // processes without an answer to the newest order
 };
 
 class TenantTable {
@@ -70,8 +75,9 @@ class TenantTable {
   Result<TenantOrder> pause(std::string_view name);
   Result<TenantOrder> resume(std::string_view name);
   /// The tenant drains, and leaves the table when its slot is free. One that was only admitted, has
-  /// ended or has failed leaves at once, without an order.
-  Result<std::optional<TenantOrder>> remove(std::string_view name);
+  /// ended or has failed leaves at once, without an order. The last call decides about `files`.
+  Result<std::optional<TenantOrder>> remove(std::string_view name,
+                                            RemovedFiles files = RemovedFiles::kKeep);
 
   /// A process has carried out an order. Returns the next one: kStart after the last kMake,
   /// kDestroy after the last kDrain.
@@ -81,11 +87,20 @@ class TenantTable {
   /// An actor of the tenant cannot continue, or a process cannot make its actors. Returns kDrain,
   /// once; the first reason is kept.
   std::optional<TenantOrder> on_failed(TenantSlot slot, uint32_t tenancy, const std::string& why);
-  /// Another incarnation of the process runs. Returns the orders that it may not have got.
-  std::vector<TenantOrder> on_restarted(ProcessId process) const;
+  /// Another incarnation of the process runs. It has made the actors of the tenants of the plan, or
+  /// it has followed its record up to some order. Returns all orders that it needs, in order: it
+  /// destroys the plan's tenants that have left, and makes the actors of the tenants that are there
+  /// again. Its earlier answers do not count any more.
+  std::vector<TenantOrder> on_restarted(ProcessId process);
+
+  /// All processes are new, so none of them has answered anything. Then on_restarted() says what
+  /// each of them needs.
+  void all_restarted();
 
   /// Null for an unknown name. Valid until the next call.
   const HostedTenant* find(std::string_view name) const;
+  /// The tenant that has the slot; null: it is free. Valid until the next call.
+  const HostedTenant* holder(TenantSlot slot) const;
   /// By name.
   const std::map<std::string, HostedTenant, std::less<>>& tenants() const { return tenants_; }
   size_t num_free_slots() const;
@@ -102,8 +117,10 @@ class TenantTable {
   TenantOrder order(HostedTenant& tenant, TenantOrder::Kind kind);
   std::optional<TenantOrder> drain(HostedTenant& tenant);
   void leave_slot(HostedTenant& tenant);
+  void await_all(HostedTenant& tenant) const;
 
   const size_t num_slots_;
+  const size_t num_planned_;  // tenants of the plan: every process makes them when it starts
   const size_t num_processes_;
   std::map<std::string, HostedTenant, std::less<>> tenants_;
   Tenancies tenancies_;

@@ -43,6 +43,7 @@ class CafExecutor::Core final : private CellOwner {
   void command(const ActorCommand& command);
   Status change_tenant(const TenantChange& change);
   void drain_tenant(TenantSlot slot);
+  uint64_t num_steps_of(TenantSlot slot) const;
   void request_stop();
   RunOutcome wait();
   RunStatus status() const;

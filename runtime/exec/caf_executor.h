@@ -90,6 +90,10 @@ class CafExecutor final : public Executor {
   void command(const ActorCommand& command);
   Status change_tenant(const TenantChange& change) override;
   void drain_tenant(TenantSlot slot) override;
+  /// What the tenant of the slot did here: steps of its own groups, and its messages between groups
+  /// of this process. While it drains, equal numbers at two times mean that it did nothing between
+  /// them. Any thread.
+  uint64_t num_steps_of(TenantSlot slot) const;
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;

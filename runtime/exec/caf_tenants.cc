@@ -36,6 +36,19 @@ void CafExecutor::Core::drain_tenant(TenantSlot slot) {
   timers_->notice();
 }
 
+uint64_t CafExecutor::Core::num_steps_of(TenantSlot slot) const {
+  uint64_t sum = 0;
+  for (auto* cell : here_) {
+    if (!cell->group().concerns(slot)) continue;
+    const SlotCounts counts = cell->slot_counts(slot);
+    sum += counts.num_shipped + counts.num_received;
+    const PlanGroup& planned = setup_.plan->group(cell->group().id());
+    const auto is_own = [&](InstanceId id) { return setup_.plan->instance(id).tenant == slot; };
+    if (std::ranges::all_of(planned.instances, is_own)) sum += cell->group().counts().num_steps;
+  }
+  return sum;
+}
+
 void CafExecutor::Core::tenant_changed(GroupId group, const TenantChange& change, Status status) {
   std::optional<MadeChange> made;
   {

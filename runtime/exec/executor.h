@@ -58,6 +58,12 @@ class ProcessServices {
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
   virtual const ResumePoint* resume_point(TenantSlot tenant) const = 0;
+  /// The checkpoint from which a tenant that joins resumes; null: it begins anew. Valid as long as
+  /// this object.
+  virtual const ResumePoint* joined_point(const Tenant& tenant) const {
+    (void)tenant;
+    return nullptr;
+  }
 };
 
 /// One node that is blocked, for the stall report.

@@ -260,10 +260,12 @@ const Tenant& Running::tenant(TenantSlot slot) const {
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
-  // A tenant that joined begins anew, whatever its slot had before.
+  // A tenant that joined has nothing of what its slot had before.
   const auto& planned = common_->setup.plan->tenants;
-  if (slot.index() >= planned.size() || by_slot_[slot.index()].get() != &planned[slot.index()])
-    return nullptr;
+  if (slot.index() >= planned.size() || by_slot_[slot.index()].get() != &planned[slot.index()]) {
+    const auto& joined = by_slot_[slot.index()];
+    return joined == nullptr ? nullptr : common_->setup.process_services->joined_point(*joined);
+  }
   return common_->setup.process_services->resume_point(slot);
 }
 

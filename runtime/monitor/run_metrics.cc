@@ -7,6 +7,7 @@
 #include "graph/base/histogram.h"
 #include "runtime/monitor/prometheus.h"
 #include "runtime/monitor/status_store.h"
+#include "runtime/monitor/tenant_metrics.h"
 
 namespace primerl {
 namespace {
@@ -63,8 +64,7 @@ class Metrics {
   void engines();
   void engine_uses();
   void engine_requests();
-  void tenants();
-  void training();
+  void tenants() { write_tenant_metrics(out_, picture_, now_); }
 
   std::string text() const { return out_.text(); }
 
@@ -73,6 +73,14 @@ class Metrics {
   void begin(const Family<Thing>& family) {
     family.is_counter ? out_.counter(family.name, family.help)
                       : out_.gauge(family.name, family.help);
+  }
+  bool has_tenant(size_t slot) const {
+    return slot < picture_.tenants.size() && !picture_.tenants[slot].name.empty();
+  }
+  /// The tenant of the slot; of a free one the name that it has in the plan.
+  std::string_view name_in(size_t slot) const {
+    return has_tenant(slot) ? picture_.tenants[slot].name
+                            : plan_.in_slot(TenantSlot(static_cast<uint32_t>(slot))).name;
   }
   bool has_end_in(const PlanEdge& edge, const PlanProcess* process) const {
     const auto is_here = [&](NodeId node) {
@@ -199,7 +207,7 @@ void Metrics::counts() {
       PrometheusLabels labels = {{"process", of.process},
                                  {"node", plan_.node(of.instance->node).name},
                                  {"instance", of.instance->name}};
-      if (!tenant.is_none()) labels.emplace_back("tenant", plan_.in_slot(tenant).name);
+      if (!tenant.is_none()) labels.emplace_back("tenant", name_in(tenant.index()));
       out_.sample(labels, value);
     }
   }
@@ -328,17 +336,17 @@ void Metrics::engines() {
       {true, "primerl_engine_served_tokens_total",
        "Prompt tokens not found in the cache, and sampled tokens, of the tenant's ended requests.",
        [](const EngineReport& engine) { return as_number(engine.num_tokens); }}};
-  if (plan_.tenants.empty()) return;
+  if (plan_.num_slots() == 0) return;
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)
       for (const EngineReport& engine : one.beat->engines)
         if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size() &&
-            engine.tenant < plan_.tenants.size())
+            has_tenant(engine.tenant))
           out_.sample({{"process", one.planned->name},
                        {"group", plan_.groups[engine.group].name},
                        {"engine", plan_.resources[engine.resource].name},
-                       {"tenant", plan_.tenants[engine.tenant].name},
+                       {"tenant", name_in(engine.tenant)},
                        {"adapter", std::to_string(engine.adapter)}},
                       family.value(engine));
   }
@@ -422,52 +430,6 @@ void Metrics::engine_requests() {
   }
 }
 
-void Metrics::tenants() {
-  out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
-  for (const Tenant& tenant : plan_.tenants)
-    out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
-  out_.gauge("primerl_tenant_policy_version",
-             "Newest version of the tenant's weights: the last step taken; 0 is what was loaded.");
-  const auto each_with_step = [this](const auto& value) {
-    for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
-      if (const auto& tenant = picture_.tenants[slot]; tenant.newest != nullptr)
-        out_.sample({{"tenant", plan_.tenants[slot].name}}, value(tenant));
-  };
-  each_with_step([](const TenantPicture& tenant) { return as_number(tenant.newest->step); });
-  out_.gauge("primerl_tenant_last_step_age_seconds", "Since the tenant's last step.");
-  each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
-  out_.gauge("primerl_tenant_alarm", "1 while the alarm of the tenant is raised.");
-  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
-    for (const AlarmKind kind : kAlarmKinds) {
-      const auto& alarms = picture_.tenants[slot].alarms;
-      const bool is_raised = std::any_of(alarms.begin(), alarms.end(),
-                                         [kind](const auto& alarm) { return alarm.kind == kind; });
-      out_.sample({{"tenant", plan_.tenants[slot].name}, {"alarm", to_string(kind)}},
-                  is_raised ? 1.0 : 0.0);
-    }
-}
-
-/// The last line of metrics.jsonl of each tenant. Different metrics may become the same name; the
-/// label distinguishes them.
-void Metrics::training() {
-  struct Value {
-    std::string_view tenant, metric;
-    double value;
-  };
-  std::map<std::string, std::vector<Value>> families;
-  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
-    if (const auto& newest = picture_.tenants[slot].newest; newest != nullptr)
-      for (const auto& [metric, value] : newest->values)
-        if (!bucket_of_metric(metric))
-          families[prometheus_name("primerl_training_", metric)].push_back(
-              {plan_.tenants[slot].name, metric, value});
-  for (const auto& [name, values] : families) {
-    out_.gauge(name, fmt::format("{} of the last step, as in metrics.jsonl.", values[0].metric));
-    for (const Value& one : values)
-      out_.sample({{"tenant", one.tenant}, {"metric", one.metric}}, one.value);
-  }
-}
-
 }  // namespace
 
 std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnapshot& picture,
@@ -485,7 +447,6 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnaps
   metrics.engine_uses();
   metrics.engine_requests();
   metrics.tenants();
-  metrics.training();
   return metrics.text();
 }
 

@@ -20,36 +20,43 @@ double seconds_of(double seconds) {
 /// Rounded to a tenth of a percent.
 double part(double part) { return static_cast<double>(std::llround(part * 1e3)) * 1e-3; }
 
-Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
-  Json tenants = Json::array();
-  for (size_t slot = 0; slot < picture.tenants.size(); ++slot) {
-    const TenantPicture& tenant = picture.tenants[slot];
-    Json one = Json::object();
-    const Tenant& planned = plan.tenants[slot];
-    const bool is_done = tenant.newest != nullptr && tenant.newest->step >= planned.max_steps;
-    one.set("name", planned.name)
-        .set("state", !tenant.why_set_aside.empty() ? "set aside"
-                      : is_done                     ? "done"
-                                                    : "training")
-        .set("max_steps", planned.max_steps)
-        .set("share", planned.share);
-    if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
-    if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));
-    if (tenant.served.learner) one.set("learner_share", part(*tenant.served.learner));
-    if (!tenant.alarms.empty()) {
-      Json alarms = Json::array();
-      for (const AlarmChange& alarm : tenant.alarms) alarms.push_back(alarm.json());
-      one.set("alarms", std::move(alarms));
-    }
-    if (tenant.newest != nullptr) {
-      Json values = Json::object();
-      for (const auto& [name, value] : tenant.newest->values) values.set(name, value);
-      one.set("step", tenant.newest->step)
-          .set("last_step_age_seconds", seconds_of(age(now, tenant.step_at)))
-          .set("metrics", std::move(values));
-    }
-    tenants.push_back(std::move(one));
+/// A run that is served says the state itself.
+std::string state_of(const TenantPicture& tenant) {
+  if (!tenant.state.empty()) return tenant.state;
+  if (!tenant.why_set_aside.empty()) return "set aside";
+  const bool is_done = tenant.newest != nullptr && tenant.newest->step >= tenant.max_steps;
+  return is_done ? "done" : "training";
+}
+
+Json tenant_json(const TenantPicture& tenant, Time now) {
+  Json one = Json::object();
+  one.set("name", tenant.name)
+      .set("state", state_of(tenant))
+      .set("max_steps", tenant.max_steps)
+      .set("share", tenant.share);
+  if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
+  if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));
+  if (tenant.served.learner) one.set("learner_share", part(*tenant.served.learner));
+  if (!tenant.alarms.empty()) {
+    Json alarms = Json::array();
+    for (const AlarmChange& alarm : tenant.alarms) alarms.push_back(alarm.json());
+    one.set("alarms", std::move(alarms));
   }
+  if (tenant.newest != nullptr) {
+    Json values = Json::object();
+    for (const auto& [name, value] : tenant.newest->values) values.set(name, value);
+    one.set("step", tenant.newest->step)
+        .set("last_step_age_seconds", seconds_of(age(now, tenant.step_at)))
+        .set("metrics", std::move(values));
+  }
+  return one;
+}
+
+Json tenants_json(const RunSnapshot& picture, Time now) {
+  Json tenants = Json::array();
+  for (const TenantPicture& tenant : picture.tenants)
+    if (!tenant.name.empty()) tenants.push_back(tenant_json(tenant, now));
+  for (const TenantPicture& tenant : picture.left) tenants.push_back(tenant_json(tenant, now));
   return tenants;
 }
 
@@ -280,7 +287,7 @@ Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
       .set("state", "running")
       .set("phase", picture.phase.empty() ? "training" : picture.phase)
       .set("age_seconds", seconds_of(age(now, picture.began)))
-      .set("tenants", tenants_json(plan, picture, now))
+      .set("tenants", tenants_json(picture, now))
       .set("processes", std::move(processes))
       .set("edges", std::move(edges));
   if (Json alarms = alarms_json(plan, wiring, picture); !alarms.as_array().empty())

@@ -137,7 +137,8 @@ std::string tenants_of(const Json& status) {
     table.add(std::move(cells));
     const std::string why = text_of(tenant, "why");
     if (why != "-")
-      reasons += fmt::format("tenant '{}' is set aside: {}\n", text_of(tenant, "name"),
+      reasons += fmt::format("tenant '{}' {}: {}\n", text_of(tenant, "name"),
+                             text_of(tenant, "state") == "set aside" ? "is set aside" : "failed",
                              why.substr(0, why.find('\n')));
   }
   return "\n" + table.text() + reasons + training_alarms_of(tenants, has_shares);

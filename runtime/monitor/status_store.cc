@@ -1,6 +1,7 @@
 #include "runtime/monitor/status_store.h"
 
 #include <algorithm>
+#include <map>
 
 #include "runtime/exec/stall.h"
 
@@ -47,18 +48,29 @@ StatusStore::StatusStore(std::shared_ptr<const Plan> plan, Time now, const Statu
     : plan_(std::move(plan)) {
   picture_.began = now;
   picture_.processes.resize(plan_->processes.size());
-  picture_.tenants.resize(plan_->tenants.size());
-  served_.engine.resize(plan_->tenants.size());
-  served_.learner.resize(plan_->tenants.size());
+  picture_.tenants.resize(plan_->num_slots());
+  served_.engine.resize(plan_->num_slots());
+  served_.learner.resize(plan_->num_slots());
+  for (size_t slot = 0; slot < plan_->tenants.size(); ++slot) {
+    TenantPicture& tenant = picture_.tenants[slot];
+    tenant.name = plan_->tenants[slot].name;
+    tenant.max_steps = plan_->tenants[slot].max_steps;
+    tenant.share = plan_->tenants[slot].share;
+  }
   sample_served(now);
   if (before == nullptr) return;
   const RunSnapshot last = before->picture();
   picture_.began = last.began;
   for (size_t i = 0; i < std::min(last.processes.size(), picture_.processes.size()); ++i)
     picture_.processes[i].num_restarts = last.processes[i].num_restarts + 1;
-  for (size_t i = 0; i < std::min(last.tenants.size(), picture_.tenants.size()); ++i)
-    picture_.tenants[i] = {
-        last.tenants[i].newest, last.tenants[i].step_at, {}, {}, last.tenants[i].alarms};
+  for (size_t i = 0; i < std::min(last.tenants.size(), picture_.tenants.size()); ++i) {
+    TenantPicture& tenant = picture_.tenants[i];
+    if (!last.tenants[i].state.empty()) tenant.name = last.tenants[i].name;
+    tenant.newest = last.tenants[i].newest;
+    tenant.step_at = last.tenants[i].step_at;
+    tenant.alarms = last.tenants[i].alarms;
+  }
+  picture_.left = last.left;
 }
 
 void StatusStore::set_facts(RunFacts facts) {
@@ -125,6 +137,37 @@ void StatusStore::set_aside(const SetAside& tenants) {
   for (const auto& [tenant, why] : tenants) picture_.tenants[tenant.index()].why_set_aside = why;
 }
 
+void StatusStore::serve(const std::vector<ServedTenant>& tenants) {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, TenantPicture> before;
+  for (TenantPicture& one : picture_.left) before[one.name] = std::move(one);
+  picture_.left.clear();
+  std::vector<TenantPicture> slots(picture_.tenants.size());
+  for (TenantPicture& one : picture_.tenants)
+    if (!one.name.empty()) before[one.name] = one;
+  for (const ServedTenant& tenant : tenants) {
+    TenantPicture one = before[tenant.name];
+    one.name = tenant.name;
+    one.state = tenant.state;
+    one.why_set_aside = tenant.why;
+    one.max_steps = tenant.max_steps;
+    one.share = tenant.share;
+    if (!tenant.slot.is_none() && tenant.slot.index() < slots.size())
+      slots[tenant.slot.index()] = std::move(one);
+    else if (picture_.left.size() < kLeftTenantsMax)
+      picture_.left.push_back(std::move(one));
+  }
+  for (size_t slot = 0; slot < slots.size(); ++slot)
+    if (slots[slot].name != picture_.tenants[slot].name) forget_served(slot);
+  picture_.tenants = std::move(slots);
+}
+
+/// What the slot computed for its earlier tenant is not the share of the next.
+void StatusStore::forget_served(size_t slot) {
+  served_.engine[slot] = served_.learner[slot] = 0;
+  for (ServedTokens& sample : samples_) sample.engine[slot] = sample.learner[slot] = 0;
+}
+
 int64_t StatusStore::count_of(std::string_view name) const {
   const std::lock_guard lock(mutex_);
   int64_t sum = 0;
@@ -166,6 +209,18 @@ RunSnapshot StatusStore::picture() const {
   for (size_t slot = 0; slot < picture.tenants.size(); ++slot)
     picture.tenants[slot].served = served_parts(slot);
   return picture;
+}
+
+std::optional<TenantPicture> StatusStore::tenant(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+    if (picture_.tenants[slot].name == name) {
+      TenantPicture one = picture_.tenants[slot];
+      one.served = served_parts(slot);
+      return one;
+    }
+  const auto left = std::ranges::find(picture_.left, name, &TenantPicture::name);
+  return left == picture_.left.end() ? std::nullopt : std::optional(*left);
 }
 
 RunFacts StatusStore::facts() const {

@@ -52,9 +52,13 @@ struct ServedParts {
 inline constexpr Duration kServedWindow = Duration::seconds(60);
 
 struct TenantPicture {
+  std::string name;   // in files and labels; "": the slot is free
+  std::string state;  // of a served run: "starting", "training", ...; else ""
+  int64_t max_steps = 0;
+  double share = 0;                         // promised
   std::shared_ptr<const StepFacts> newest;  // null: no step yet
   Time step_at;
-  std::string why_set_aside;  // empty: the tenant was not set aside
+  std::string why_set_aside;  // why it failed; empty: it did not
   ServedParts served;
   std::vector<AlarmChange> alarms;  // that are raised
 };
@@ -64,6 +68,18 @@ struct ServedTokens {
   Time at;
   std::vector<double> engine, learner;  // by slot
 };
+
+/// A tenant of a run that is served.
+struct ServedTenant {
+  TenantSlot slot;    // none: it has ended or failed
+  std::string name;   // in files and labels (tenancy_name())
+  std::string state;  // "admitted", "starting", ...
+  std::string why;    // why it failed
+  int64_t max_steps = 0;
+  double share = 0;
+};
+/// Most tenants that have left a served run and are still shown.
+inline constexpr size_t kLeftTenantsMax = 32;
 
 /// A person's `pause` of engines.
 struct HoldPicture {
@@ -77,6 +93,7 @@ struct RunSnapshot {
   Time began;
   std::vector<ProcessPicture> processes;  // by ProcessId
   std::vector<TenantPicture> tenants;     // by slot
+  std::vector<TenantPicture> left;        // of a served run: tenants that ended or failed, by name
   std::vector<HoldPicture> holds;         // pauses that this start was asked for and that are still
                                           // valid
 };
@@ -107,9 +124,14 @@ class StatusStore {
   void step_taken(TenantSlot tenant, const StepFacts& facts, Time now);
   void set_alarms(TenantSlot tenant, std::vector<AlarmChange> raised);
   void set_aside(const SetAside& tenants);
+  /// The tenants of a run that is served, by name. The steps and shares of a slot begin anew with
+  /// its next tenant. Of those that have left, the first kLeftTenantsMax are shown.
+  void serve(const std::vector<ServedTenant>& tenants);
 
   // Called by any thread.
   RunSnapshot picture() const;
+  /// One tenant of picture(), also one that has left; none: unknown.
+  std::optional<TenantPicture> tenant(std::string_view name) const;
   RunFacts facts() const;
   /// The sum of what all actors have counted under `name` in this start.
   int64_t count_of(std::string_view name) const;
@@ -121,6 +143,7 @@ class StatusStore {
  private:
   void count_engines(const ProcessPicture& before, const Heartbeat& beat);
   void sample_served(Time now);
+  void forget_served(size_t slot);
   ServedParts served_parts(size_t slot) const;
 
   const std::shared_ptr<const Plan> plan_;

@@ -16,6 +16,8 @@ std::vector<const MessageType*> control_message_catalog() {
       &message_type<RunEnded>(),       &message_type<RunRecovered>(),
       &message_type<GroupsCaughtUp>(), &message_type<ResumeLive>(),
       &message_type<HoldEngines>(),    &message_type<HoldAnswered>(),
+      &message_type<ChangeTenant>(),   &message_type<DrainTenant>(),
+      &message_type<TenantAnswered>(),
   };
 }
 

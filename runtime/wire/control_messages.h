@@ -1,8 +1,8 @@
 /// The wire messages between primerl-graph and its primerl-worker processes.
 ///
 ///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, HoldAnswered,
-///   RunEnded
-///   control -> worker: StartRun, HoldEngines, DrainRun, StopRun
+///   TenantAnswered, RunEnded
+///   control -> worker: StartRun, HoldEngines, ChangeTenant, DrainTenant, DrainRun, StopRun
 ///   in runs of several processes also
 ///   worker -> control: PeersConnected, GroupsReady, GroupsCaughtUp, TenantFinished, GroupsCounted
 ///   control -> worker: ConnectPeers, GoRun, ResumeLive, SetTenantAside, CountGroups, EndRun,
@@ -19,13 +19,14 @@
 
 #include "graph/message.h"
 #include "graph/message_type.h"
+#include "graph/tenant_change.h"
 #include "runtime/wire/frame.h"
 #include "runtime/wire/process_report.h"
 
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 13;
+inline constexpr uint32_t kControlVersion = 14;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
@@ -235,12 +236,14 @@ struct EndRun {
 
 struct StartRun {
   static constexpr std::string_view kName = "StartRun";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   uint32_t incarnation = 0;
-  int64_t at_ns = 0;  // time of the run, if it is not the machine's steady clock; otherwise 0
+  int64_t at_ns = 0;       // time of the run, if it is not the machine's steady clock; otherwise 0
+  bool is_served = false;  // tenants come and go: the end of all of them is not the end of the run
   template <class F>
   static void fields(F& f) {
-    f("incarnation", &StartRun::incarnation)("at_ns", &StartRun::at_ns);
+    f("incarnation", &StartRun::incarnation)("at_ns", &StartRun::at_ns)("is_served",
+                                                                        &StartRun::is_served);
   }
 };
 
@@ -286,6 +289,63 @@ struct HoldAnswered {
   static void fields(F& f) {
     using H = HoldAnswered;
     f("number", &H::number)("instance", &H::instance)("code", &H::code)("text", &H::text);
+  }
+};
+
+/// Most bytes of a tenant's table: that of a text in a message without Blobs.
+inline constexpr size_t kTenantTableBytesMax = kTextBytesInBodyMax;
+
+/// An order about one use of a slot in a run that is served. The worker carries it out in all its
+/// actor groups and answers with a TenantAnswered. A repeated order changes nothing and is answered
+/// again.
+struct ChangeTenant {
+  static constexpr std::string_view kName = "ChangeTenant";
+  static constexpr uint32_t kVersion = 1;
+
+  TenantChange change;
+
+  template <class F>
+  static void fields(F& f) {
+    f("change", &ChangeTenant::change);
+  }
+};
+
+/// The tenant leaves: as at the end of a run, its sources stop and its requests end. Answered when
+/// its actors here are idle and everything that they sent is acknowledged. One answer may be too
+/// early, because another process may send something afterwards; so the order is given in rounds,
+/// until two rounds in a row agree.
+struct DrainTenant {
+  static constexpr std::string_view kName = "DrainTenant";
+  static constexpr uint32_t kVersion = 1;
+
+  TenantSlot slot;
+  uint32_t tenancy = 0;
+  uint32_t round = 0;  // from 1
+
+  template <class F>
+  static void fields(F& f) {
+    f("slot", &DrainTenant::slot)("tenancy", &DrainTenant::tenancy)("round", &DrainTenant::round);
+  }
+};
+
+/// An order of ChangeTenant or DrainTenant is carried out, or cannot be.
+struct TenantAnswered {
+  static constexpr std::string_view kName = "TenantAnswered";
+  static constexpr uint32_t kVersion = 1;
+
+  TenantSlot slot;
+  uint32_t tenancy = 0;
+  uint8_t change = 0;      // TenantChange::Kind; of an answer to DrainTenant: not used
+  uint32_t round = 0;      // of DrainTenant; 0: it answers a ChangeTenant
+  uint64_t num_steps = 0;  // of DrainTenant: steps that the tenant's actors here have made
+  uint8_t code = 0;        // Code, when text is not empty
+  std::string text{};      // why it cannot be carried out; "": it was
+
+  template <class F>
+  static void fields(F& f) {
+    using T = TenantAnswered;
+    f("slot", &T::slot)("tenancy", &T::tenancy)("change", &T::change)("round", &T::round)(
+        "num_steps", &T::num_steps)("code", &T::code)("text", &T::text);
   }
 };
 

@@ -10,6 +10,10 @@
 namespace primerl {
 namespace {
 
+// A restarted process gets at most this many orders for each slot at once: the plan's tenant
+// leaves, another is made, started and paused, or drains and leaves; and all of them again.
+constexpr size_t kOrdersPerSlotMax = 16;
+
 // The number of commands of the process itself. The control plane counts its own from 1.
 constexpr uint64_t kOwnCommand = 0;
 
@@ -36,6 +40,15 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
     }
     say_(Payload::of(std::move(said)));
   };
+  setup_.events.tenant_changed = [this, heard = std::move(setup_.events.tenant_changed)](
+                                     const TenantChange& change, const Status& status) {
+    if (heard) heard(change, status);
+    tenant_changed(change, status);
+  };
+  setup_.events.tenant_drained = [this](TenantSlot slot) { tenant_drained(slot); };
+  setup_.events.tenant_finished = [this](TenantSlot slot) {
+    say_(Payload::of(TenantFinished{slot, ""}));
+  };
   if (connections_ == nullptr)
     setup_.on_set_aside = [this](TenantSlot tenant, const std::string& why) {
       say_(Payload::of(TenantFinished{tenant, why}));
@@ -60,6 +73,7 @@ Status RunMember::obey(const Payload& message) {
   if (const auto* peers = as_if<ConnectPeers>(message)) return connect(*peers);
   if (const auto* begin = as_if<StartRun>(message)) {
     if (begin->at_ns != 0) setup_.begins_at = Time::from_nanoseconds(begin->at_ns);
+    setup_.is_hosted = begin->is_served;
     start();
   }
   if (as_if<StopRun>(message) != nullptr) stop();
@@ -79,6 +93,10 @@ Status RunMember::obey(const Payload& message) {
     if (running_.valid()) executor_->set_aside(aside->tenant);
   }
   if (const auto* hold = as_if<HoldEngines>(message)) this->hold(*hold);
+  if (const auto* change = as_if<ChangeTenant>(message))
+    RETURN_IF_ERROR(take_order(change->change.slot, message));
+  if (const auto* drain = as_if<DrainTenant>(message))
+    RETURN_IF_ERROR(take_order(drain->slot, message));
   if (const auto* look = as_if<CountGroups>(message); look != nullptr && is_prepared_)
     count(look->round);
   if (const auto* end = as_if<EndRun>(message)) {
@@ -99,6 +117,69 @@ void RunMember::hold(const HoldEngines& hold) {
     executor_->command(command);
   else if (!outcome_ && commands_.size() < kCommandsMax)
     commands_.push_back(std::move(command));
+}
+
+Status RunMember::take_order(TenantSlot slot, const Payload& message) {
+  if (slot.is_none() || slot.index() >= plan_->num_slots())
+    return error(Code::kCorrupt, "an order is about tenant slot {}; the plan has {}", slot.value,
+                 plan_->num_slots());
+  // A repeated order replaces nothing: an order that was carried out already changes nothing.
+  if (orders_.size() >= kOrdersPerSlotMax * plan_->num_slots())
+    return error(Code::kExhausted, "{} orders about tenants wait already", orders_.size());
+  orders_.push_back(message);
+  give_orders();
+  return ok();
+}
+
+/// In the order in which they came: a drain follows the change before it.
+void RunMember::give_orders() {
+  if (!is_prepared_ || outcome_) return;
+  while (!orders_.empty() && give(orders_.front())) orders_.pop_front();
+}
+
+/// False: it must wait until the executor has made some of the changes before it.
+bool RunMember::give(const Payload& order) {
+  if (const auto* drain = as_if<DrainTenant>(order)) {
+    {
+      const std::lock_guard lock(drains_mutex_);
+      slot_drains_[drain->slot] = *drain;
+    }
+    executor_->drain_tenant(drain->slot);
+    return true;
+  }
+  if (num_changing_ >= kTenantChangesMax) return false;
+  const TenantChange& change = as_if<ChangeTenant>(order)->change;
+  ++num_changing_;
+  const Status taken = executor_->change_tenant(change);
+  if (!taken.ok()) tenant_changed(change, taken);
+  return true;
+}
+
+/// Any thread.
+void RunMember::tenant_changed(const TenantChange& change, const Status& status) {
+  --num_changing_;
+  TenantAnswered answered{change.slot, change.tenancy, static_cast<uint8_t>(change.kind)};
+  if (!status.ok()) {
+    answered.code = static_cast<uint8_t>(status.error().code());
+    answered.text = status.error().text();
+  }
+  say_(Payload::of(std::move(answered)));
+}
+
+/// Any thread.
+void RunMember::tenant_drained(TenantSlot slot) {
+  std::optional<DrainTenant> order;
+  {
+    const std::lock_guard lock(drains_mutex_);
+    if (const auto found = slot_drains_.find(slot); found != slot_drains_.end())
+      order = found->second;
+    slot_drains_.erase(slot);
+  }
+  if (!order) return;
+  TenantAnswered answered{order->slot, order->tenancy};
+  answered.round = order->round;
+  answered.num_steps = executor_->num_steps_of(slot);
+  say_(Payload::of(std::move(answered)));
 }
 
 void RunMember::request_checkpoint(TenantSlot tenant, int64_t step) {
@@ -160,6 +241,7 @@ void RunMember::start() {
 
 void RunMember::go() {
   if (!is_prepared_ || running_.valid() || outcome_) return;
+  give_orders();  // the actors of tenants are made before anything is accepted
   executor_->go();
   running_ = std::async(std::launch::async, [this] { return executor_->wait(); });
   for (const TenantSlot tenant : set_aside_) executor_->set_aside(tenant);
@@ -175,6 +257,7 @@ void RunMember::poll(Time now) {
   if (is_ready(preparing_)) take_prepared();
   if (preparing_.valid() && (stops_ || drains_)) leave_start(now);
   if (is_ready(running_)) outcome_ = running_.get();
+  give_orders();
 }
 
 void RunMember::take_prepared() {

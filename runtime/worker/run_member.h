@@ -9,13 +9,21 @@
 /// system hangs. After the order to drain or to stop it may continue for kStartLeftMax. Then its
 /// thread is abandoned: nothing was computed that could be lost.
 ///
+/// In a run that is served it gives the orders about tenants to the executor, in the order in which
+/// they came, and reports what became of them. Orders that come before the actor groups are made
+/// wait; so do those beyond kTenantChangesMax.
+///
 /// Threads: everything from one thread. `say` is also called from the connections' I/O thread and
 /// from actor groups' threads. A separate thread makes the actor groups.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -33,7 +41,8 @@ class RunMember {
   /// is gone earlier.
   static constexpr Duration kStartLeftMax = Duration::seconds(10);
 
-  /// `executor.others` is set here. `connections` are already open and must stay valid while the
+  /// `executor.others` is set here; `executor.events.tenant_changed` is called before the answer is
+  /// sent. `connections` are already open and must stay valid while the
   /// member exists; obey() connects them. Null: the process is the whole run.
   RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say);
   ~RunMember();
@@ -69,6 +78,11 @@ class RunMember {
   void go();
   void count(uint64_t round);
   void hold(const HoldEngines& hold);
+  Status take_order(TenantSlot slot, const Payload& message);
+  void give_orders();
+  bool give(const Payload& order);
+  void tenant_changed(const TenantChange& change, const Status& status);
+  void tenant_drained(TenantSlot slot);
   Status change_peer(const Payload& message);
   PeerSpec spec_of(const PeerEntry& entry) const;
 
@@ -85,7 +99,12 @@ class RunMember {
   std::vector<PeerEntry> peers_;  // from ConnectPeers
   bool drains_ = false;           // a drain was requested before it could begin
   std::set<TenantSlot> set_aside_;
-  std::vector<ActorCommand> commands_;  // commands that arrived before they could be handled
+  std::vector<ActorCommand> commands_;   // commands that arrived before they could be handled
+  std::deque<Payload> orders_;           // ChangeTenant and DrainTenant that were not given yet
+  std::atomic<size_t> num_changing_{0};  // changes that the executor has not reported
+  std::mutex drains_mutex_;
+  std::map<TenantSlot, DrainTenant>
+      slot_drains_;  // guarded by drains_mutex_: the newest of each slot
   bool stops_ = false;
   std::optional<Time> leaves_at_;  // set when the run must end while the actor groups are made
   bool has_left_start_ = false;

@@ -1,9 +1,28 @@
 #include "runtime/worker/worker_files.h"
 
+#include <algorithm>
+
 #include "graph/tenancies.h"
+#include "kernels/train/learner.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
+namespace {
+
+std::vector<std::string> planned_names(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const Tenant& tenant : plan.tenants) names.push_back(tenancy_name(tenant));
+  return names;
+}
+
+}  // namespace
+
+bool runs_rollout(const Plan& plan, ProcessId process) {
+  return std::ranges::any_of(plan.instances, [&](const PlanInstance& one) {
+    return plan.node(one.node).contract->name == "rollout" &&
+           plan.group(one.group).process == process;
+  });
+}
 
 WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                          const std::string& process, const std::vector<ResumePoint>& begun_from,
@@ -15,25 +34,78 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
       on_fault_(std::move(on_fault)),
       on_begin_(std::move(on_begin)),
       layout_tenants_(plan.layout_tenants()),
+      planned_(planned_names(plan)),
       steps_(step_lines_file(run_folder_ / "logs", process)) {
-  for (const auto& tenant : plan.tenants)
-    checkpoints_.push_back(std::make_unique<Store>(CheckpointStore(
-        system_files(),
-        checkpoints_folder(run_folder_, tenancy_name(tenant), plan.layout_tenants()), tenant.name,
-        KeptCheckpoints{.last = tenant.keep_last,
-                        .interval = tenant.checkpoint_every,
-                        .every = tenant.keep_every,
-                        .best = tenant.keep_best})));
+  for (const auto& tenant : plan.tenants) checkpoints_.push_back(make_store(tenant));
+  checkpoints_.resize(plan.num_slots());
   for (const auto& group : plan.groups) {
     const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
-    tenants_.push_back(tenancy_name(plan.in_slot(tenant.is_none() ? TenantSlot(0) : tenant)));
+    const auto is_learner = [&plan](int32_t resource) {
+      return plan.resources[static_cast<size_t>(resource)].kind == Learner::kResourceKind;
+    };
+    groups_.push_back({tenant.is_none() ? TenantSlot(0) : tenant,
+                       std::ranges::any_of(group.resources, is_learner)});
   }
-  for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
+  for (size_t slot = 0; slot < begun_from.size() && slot < plan.tenants.size(); ++slot)
     checkpoints_[slot]->checkpoints.keep(begun_from[slot].step);
 }
 
+std::shared_ptr<WorkerFiles::Store> WorkerFiles::make_store(const Tenant& tenant) const {
+  return std::make_shared<Store>(CheckpointStore(
+      system_files(), checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
+      tenant.name,
+      KeptCheckpoints{.last = tenant.keep_last,
+                      .interval = tenant.checkpoint_every,
+                      .every = tenant.keep_every,
+                      .best = tenant.keep_best}));
+}
+
+std::shared_ptr<WorkerFiles::Store> WorkerFiles::store_of(TenantSlot tenant) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return checkpoints_[tenant.index()];
+}
+
+/// Groups that follow a record are at different steps, so each changes only what it writes itself.
+bool WorkerFiles::begin_tenant(const Tenant& tenant) {
+  const GroupId here = ActorGroup::running_here();
+  if (here.is_none()) return false;
+  const Group& group = groups_[here.index()];
+  const std::lock_guard<std::mutex> lock(mutex_);
+  joined_[{here, tenant.slot}] = tenancy_name(tenant);
+  if (!group.has_learner) return false;
+  auto store = make_store(tenant);
+  if (is_following_) {
+    // What an earlier start wrote is not written again.
+    auto found =
+        find_checkpoints(checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
+                         CheckpointDepth::kContents);
+    if (found.newest) store->newest = std::move(*found.newest);
+    store->last_step = store->newest.step;
+  }
+  checkpoints_[tenant.slot.index()] = std::move(store);
+  return true;
+}
+
+std::string WorkerFiles::label(TenantSlot slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto joined = joined_.find({ActorGroup::running_here(), slot});
+  if (joined != joined_.end()) return joined->second;
+  return slot.index() < planned_.size() ? planned_[slot.index()] : "";
+}
+
+void WorkerFiles::end_tenant(const Tenant& tenant) {
+  const std::string name = tenancy_name(tenant);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& file :
+       {rollouts_file_name(name, layout_tenants_), evaluations_file_name(name, layout_tenants_)}) {
+    lines_.erase(file);
+    writers_.erase(file);
+  }
+}
+
 Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
-  return kept(append(name_of(file), line));
+  const std::string name = name_of(file);
+  return kept(append(name, line));
 }
 
 Status WorkerFiles::append_step(const StepLine& line) {
@@ -41,10 +113,10 @@ Status WorkerFiles::append_step(const StepLine& line) {
   return kept(steps_.append(line));
 }
 
-std::string WorkerFiles::name_of(std::string_view file) const {
+std::string WorkerFiles::name_of(std::string_view file) {
   const GroupId here = ActorGroup::running_here();
   if (here.is_none()) return std::string(file);
-  const std::string& tenant = tenants_[here.index()];
+  const std::string tenant = label(groups_[here.index()].slot);
   if (file == "rollouts.jsonl") return rollouts_file_name(tenant, layout_tenants_);
   if (file == "evaluations.jsonl") return evaluations_file_name(tenant, layout_tenants_);
   return std::string(file);
@@ -54,18 +126,20 @@ void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_bef
                          std::vector<ResumePoint> newest) {
   bytes_before_ = std::move(bytes_before);
   for (const auto& [file, bytes] : bytes_before_) writers_.try_emplace(file, GroupId());
-  newest_ = std::move(newest);
-  for (size_t slot = 0; slot < newest_.size(); ++slot)
-    checkpoints_[slot]->last_step = newest_[slot].step;
+  for (size_t slot = 0; slot < newest.size() && checkpoints_[slot] != nullptr; ++slot) {
+    checkpoints_[slot]->newest = std::move(newest[slot]);
+    checkpoints_[slot]->last_step = checkpoints_[slot]->newest.step;
+  }
   is_following_ = true;
 }
 
 Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
   for (const TenantSlot tenant : trained) {
     // A checkpoint of the record that is still being written has its name only when it is complete.
-    Store& store = *checkpoints_[tenant.index()];
-    const std::lock_guard<std::mutex> lock(store.mutex);
-    store.checkpoints.remove_after(store.last_step);
+    const auto store = store_of(tenant);
+    if (store == nullptr) continue;  // the slot is free
+    const std::lock_guard<std::mutex> lock(store->mutex);
+    store->checkpoints.remove_after(store->last_step);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   is_following_ = false;
@@ -90,13 +164,6 @@ Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line
     found = followed_.emplace(std::string(file), std::move(opened)).first;
   }
   return found->second->take(line);
-}
-
-/// The newest checkpoint, if `step` is not newer than it: the recorded start or an earlier one
-/// wrote it.
-const ResumePoint* WorkerFiles::written_before(TenantSlot tenant, int64_t step) const {
-  if (tenant.index() >= newest_.size() || step > newest_[tenant.index()].step) return nullptr;
-  return &newest_[tenant.index()];
 }
 
 std::vector<std::pair<std::string, uint64_t>> WorkerFiles::sizes(GroupId writer) {
@@ -140,15 +207,18 @@ Status WorkerFiles::append(const std::string& file, std::string_view line) {
 }
 
 Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, int64_t step) {
-  if (const auto* newest = written_before(tenant, step)) {
-    if (step == newest->step) return newest->folder;
-    return newest->folder.parent_path() / fmt::format("step_{}", step);
+  const auto store = store_of(tenant);
+  if (store == nullptr)
+    return error(Code::kNotFound, "tenant slot {} is free: it has no checkpoint", tenant.value);
+  // The recorded start or an earlier one wrote it.
+  if (const ResumePoint& newest = store->newest; !newest.folder.empty() && step <= newest.step) {
+    if (step == newest.step) return newest.folder;
+    return newest.folder.parent_path() / fmt::format("step_{}", step);
   }
   RETURN_IF_ERROR(checkpoint_fault(step));
   auto begun = [&] {
-    Store& store = *checkpoints_[tenant.index()];
-    const std::lock_guard<std::mutex> lock(store.mutex);
-    return store.checkpoints.begin(step);
+    const std::lock_guard<std::mutex> lock(store->mutex);
+    return store->checkpoints.begin(step);
   }();
   if (!begun.ok()) return kept(begun.error()).error();
   if (on_begin_ != nullptr) on_begin_(tenant, step);
@@ -156,13 +226,14 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 }
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
-  if (written_before(tenant, step) != nullptr) return ok();
+  const auto store = store_of(tenant);
+  if (store == nullptr || (!store->newest.folder.empty() && step <= store->newest.step))
+    return ok();
   RETURN_IF_ERROR(checkpoint_fault(step));
   {
-    Store& store = *checkpoints_[tenant.index()];
-    const std::lock_guard<std::mutex> lock(store.mutex);
-    RETURN_IF_ERROR(kept(store.checkpoints.commit(step, manifest)));
-    store.last_step = step;
+    const std::lock_guard<std::mutex> lock(store->mutex);
+    RETURN_IF_ERROR(kept(store->checkpoints.commit(step, manifest)));
+    store->last_step = step;
   }
   if (on_checkpoint_) on_checkpoint_(tenant, step);
   return ok();

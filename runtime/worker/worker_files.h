@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
@@ -23,6 +24,9 @@
 #include "runtime/store/step_lines.h"
 
 namespace primerl {
+
+/// Whether the process writes rollouts.jsonl: all Rollout nodes of a run share a process.
+bool runs_rollout(const Plan& plan, ProcessId process);
 
 class WorkerFiles final : public RunFiles {
  public:
@@ -46,6 +50,15 @@ class WorkerFiles final : public RunFiles {
   /// tenants whose checkpoints this process writes; checkpoints after the record are removed.
   Status resume(std::span<const TenantSlot> trained);
 
+  /// A group is about to make the actors of a tenant that joined: what they write goes to the
+  /// tenant's files from now on. Call it on the group's thread. True: the group trains the tenant.
+  bool begin_tenant(const Tenant& tenant);
+  /// The name in files of the tenant that has the slot, as the running group knows it. "": the slot
+  /// is free there.
+  std::string label(TenantSlot slot);
+  /// All groups have destroyed the actors of a tenant: closes its files. Any thread.
+  void end_tenant(const Tenant& tenant);
+
   /// Line files and their sizes in bytes: those that one group writes; none: all.
   std::vector<std::pair<std::string, uint64_t>> sizes(GroupId writer);
   /// Whether two groups write into one file. Then a cut is useless, because the file does not show
@@ -66,13 +79,16 @@ class WorkerFiles final : public RunFiles {
     // Guarded by mutex.
     CheckpointStore checkpoints;
     int64_t last_step = 0;  // the newest one of a followed record
+    // Constant while the store is used.
+    ResumePoint newest{};  // of a followed record; step 0: none, or no record is followed
   };
 
   /// The path below the run folder of a file that actors name.
-  std::string name_of(std::string_view file) const;
+  std::string name_of(std::string_view file);
   Status append(const std::string& file, std::string_view line);
   Result<bool> was_there(std::string_view file, std::string_view line);
-  const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
+  std::shared_ptr<Store> make_store(const Tenant& tenant) const;
+  std::shared_ptr<Store> store_of(TenantSlot tenant);
   Status fault();
   /// Why no checkpoint is written any more.
   Status checkpoint_fault(int64_t step);
@@ -82,15 +98,20 @@ class WorkerFiles final : public RunFiles {
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
   const std::function<void(TenantSlot, int64_t)> on_begin_;
-  const size_t layout_tenants_;       // see Plan
-  std::vector<std::string> tenants_;  // names, by actor group
-  std::vector<ResumePoint> newest_;   // by tenant slot; empty: no record is followed
+  const size_t layout_tenants_;  // see Plan
+  struct Group {
+    TenantSlot slot;           // of its first instance; 0 if all tenants share it
+    bool has_learner = false;  // it writes checkpoints
+  };
+  const std::vector<std::string> planned_;  // names in files of the plan's tenants, by slot
+  std::vector<Group> groups_;               // by actor group; constant
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
   StepWriter steps_;
 
-  std::vector<std::unique_ptr<Store>> checkpoints_;  // index = tenant slot
-
   std::mutex mutex_;  // guards the members below
+  /// Names in files of tenants that joined, as each actor group knows them.
+  std::map<std::pair<GroupId, TenantSlot>, std::string> joined_;
+  std::vector<std::shared_ptr<Store>> checkpoints_;  // by tenant slot; null: the slot is free
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
   std::map<std::string, std::unique_ptr<FollowedLines>, std::less<>> followed_;
   std::map<std::string, GroupId, std::less<>> writers_;  // none: no group has written since the

@@ -6,13 +6,18 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/decode/decode.h"
 #include "graph/base/real_clock.h"
+#include "graph/tenancies.h"
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
+#include "runtime/store/run_folder.h"
 #include "runtime/transport/control_channel.h"
 #include "runtime/wire/control_messages.h"
 #include "runtime/worker/worker_files.h"
@@ -31,10 +36,10 @@ class WorkerServices final : public ProcessServices {
         control_(control),
         points_(std::move(points)),
         reports_all_(plan.processes.size() > 1),
+        run_folder_(folder),
+        layout_tenants_(plan.layout_tenants()),
         files_(plan, folder, process, points_, std::move(on_checkpoint), std::move(on_fault),
-               std::move(on_begin)) {
-    for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
-  }
+               std::move(on_begin)) {}
 
   /// Until resume() log lines repeat the record: they go to the log file but are not reported
   /// again. `is_from_cut`: actors get their state from a cut, not from a checkpoint.
@@ -52,9 +57,10 @@ class WorkerServices final : public ProcessServices {
 
   RunFiles& files() override { return files_; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
-    if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
+    const std::string name = tenant.is_none() ? "" : files_.label(tenant);
+    if (name.empty()) return;  // shared instances have no step
     // The files report an error, and refuse the checkpoint that would follow.
-    (void)files_.append_step({tenants_[tenant.index()], step, wall_seconds(), values});
+    (void)files_.append_step({name, step, wall_seconds(), values});
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
     // Written to the log file again, because it may show why a record could not be followed.
@@ -72,13 +78,36 @@ class WorkerServices final : public ProcessServices {
     const ResumePoint& point = points_[tenant.index()];
     return point.folder.empty() ? nullptr : &point;  // the tenant had no checkpoint
   }
+  /// All groups here have destroyed its actors. Any thread.
+  void end_tenant(const Tenant& tenant) {
+    files_.end_tenant(tenant);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    joined_.erase({tenant.slot, tenant.tenancy});
+  }
+  /// When the run is resumed without its record, a tenant resumes from its newest checkpoint.
+  const ResumePoint* joined_point(const Tenant& tenant) const override {
+    // The record has what a tenant did that joined in it.
+    if (is_following_ || is_from_cut_) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [point, is_new] = joined_.try_emplace({tenant.slot, tenant.tenancy});
+    if (is_new) {
+      auto found =
+          find_checkpoints(checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
+                           CheckpointDepth::kContents);
+      if (found.newest) point->second = std::move(*found.newest);
+    }
+    return point->second.folder.empty() ? nullptr : &point->second;
+  }
 
  private:
   Log& log_;
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
-  const bool reports_all_;            // for the merged log of all processes
-  std::vector<std::string> tenants_;  // by slot; constant after construction
+  const bool reports_all_;  // for the merged log of all processes
+  const std::filesystem::path run_folder_;
+  const size_t layout_tenants_;
+  mutable std::mutex mutex_;                                               // guards joined_
+  mutable std::map<std::pair<TenantSlot, uint32_t>, ResumePoint> joined_;  // by slot and number
   WorkerFiles files_;
   std::atomic<bool> is_following_{false};
   bool is_from_cut_ = false;  // constant before the groups start

@@ -235,6 +235,63 @@ TEST_P(ChannelConformance, GivesTwoReceiversOfOneProcessTheSameBytes) {
   EXPECT_EQ(*one, *two);
 }
 
+/// The receiver drops it first, or the publisher.
+TEST_P(ChannelConformance, ADroppedKeyIsGoneAtBothEndsAndNoOther) {
+  const auto ends = make();
+  const WeightsKey stays{TenantSlot(0)};
+  for (uint32_t use = 1; use <= 2; ++use) {
+    const WeightsKey gone{TenantSlot(1), AdapterId(use)};
+    for (const int64_t version : {3, 4}) {
+      must_publish_of(*ends.publisher, gone, version);
+      must_publish_of(*ends.publisher, stays, 10 * use + version);
+    }
+    const auto held = ends.receiver->fetch(gone, PolicyVersion(4));
+    ASSERT_TRUE(held.ok()) << held.error().text();
+    (use == 1 ? ends.receiver : ends.publisher)->drop(gone);
+    (use == 1 ? ends.publisher : ends.receiver)->drop(gone);
+    for (const auto& end : {ends.publisher, ends.receiver}) {
+      EXPECT_TRUE(end->newest(gone).is_none());
+      for (const int64_t version : {3, 4})
+        EXPECT_FALSE(end->fetch(gone, PolicyVersion(version)).ok());
+    }
+    EXPECT_TRUE(are_same(**held, *channel_weights_of(gone, 4))) << "it was fetched before";
+    must_fetch_of(*ends.receiver, stays, 10 * use + 3);
+    must_fetch_of(*ends.receiver, stays, 10 * use + 4);
+  }
+}
+
+TEST_P(ChannelConformance, DroppingAnUnknownKeyChangesNothing) {
+  const auto ends = make();
+  for (const auto& end : {ends.publisher, ends.receiver}) end->drop({TenantSlot(5)});
+  must_publish(*ends.publisher, 1);
+  for (const auto& end : {ends.publisher, ends.receiver}) end->drop({TenantSlot(5)});
+  must_fetch(*ends.receiver, 1);
+  EXPECT_EQ(ends.publisher->publish(channel_weights(1)).error().code(), Code::kInvalid);
+}
+
+/// A later tenant may have another rank, and more tenants come than a channel has keys.
+TEST_P(ChannelConformance, ServesMoreUsesOfASlotThanItHoldsKeys) {
+  const auto ends = make();
+  const WeightsKey stays{TenantSlot(0)};
+  must_publish_of(*ends.publisher, stays, 1);
+  const bool is_on_disk_or_shared =
+      GetParam().name.starts_with("shm") || GetParam().name.starts_with("files");
+  const uint32_t num_uses = is_on_disk_or_shared ? 300 : 10'000;
+  for (uint32_t use = 1; use <= num_uses; ++use) {
+    auto weights = std::make_shared<WeightSnapshot>(*channel_weights(1, {use % 2 == 0 ? 3 : 4}));
+    weights->key = {TenantSlot(1), AdapterId(use)};
+    const Status published = ends.publisher->publish(weights);
+    ASSERT_TRUE(published.ok()) << use << ": " << published.error().text();
+    if (use % 50 == 0) {
+      EXPECT_TRUE(ends.receiver->fetch(weights->key, PolicyVersion(1)).ok());
+    }
+    ends.publisher->drop(weights->key);
+    ends.receiver->drop(weights->key);
+  }
+  EXPECT_THAT(ends.receiver->describe(), testing::Not(testing::HasSubstr("adapter")));
+  must_fetch_of(*ends.receiver, stays, 1);
+}
+
 TEST_P(ChannelConformance, ServesReceiversOnOtherThreadsWhileItPublishes) {
   const auto ends = make();
   constexpr int64_t kLast = 30;

@@ -158,17 +158,64 @@ TEST_F(TenantTableStory, AnAdmittedTenantIsRemovedAtOnceAndItsNumberIsNotUsedAga
   EXPECT_EQ(table.admit("alice", "")->tenancy, 1U);
 }
 
-TEST_F(TenantTableStory, ARestartedProcessGetsTheOrdersThatItMayLack) {
+TEST_F(TenantTableStory, ARestartedProcessMakesTheActorsAgain) {
   const HostedTenant alice = join("alice");
   ASSERT_TRUE(table.pause("alice").ok());
   ASSERT_TRUE(table.admit("bob", "").ok());
   const SlotOrder make = table.start("bob").value();
-  EXPECT_FALSE(table.on_answer(kDriver, make).has_value());
-  const SlotOrder start{SlotOrder::Kind::kStart, alice.slot, alice.tenancy};
-  const SlotOrder pause{SlotOrder::Kind::kPause, alice.slot, alice.tenancy};
-  const SlotOrder main{SlotOrder::Kind::kStart, TenantSlot(0), 0};
-  EXPECT_THAT(table.on_restarted(kServing), ElementsAre(start, pause, make, main));
-  EXPECT_THAT(table.on_restarted(kDriver), ElementsAre(start, pause, main));
+  EXPECT_FALSE(table.on_answer(kServing, make).has_value());
+  const auto of_alice = [&](SlotOrder::Kind kind) {
+    return SlotOrder{kind, alice.slot, alice.tenancy};
+  };
+  EXPECT_THAT(table.on_restarted(kServing),
+              ElementsAre(of_alice(SlotOrder::Kind::kMake), of_alice(SlotOrder::Kind::kStart),
+                          of_alice(SlotOrder::Kind::kPause), make))
+      << "the plan's tenant is made and started with the process";
+  EXPECT_FALSE(table.on_answer(kDriver, make).has_value())
+      << "what the earlier incarnation made is gone, so its answer does not count";
+  EXPECT_EQ(table.on_answer(kServing, make)->kind, SlotOrder::Kind::kStart);
+}
+
+TEST_F(TenantTableStory, ARestartedProcessDestroysThePlansTenantThatHasLeft) {
+  empty_slot(table.remove("main").value());
+  const SlotOrder gone{SlotOrder::Kind::kDestroy, TenantSlot(0), 0};
+  EXPECT_THAT(table.on_restarted(kServing), ElementsAre(gone));
+  const HostedTenant next = join("alice");
+  ASSERT_EQ(next.slot, TenantSlot(0));
+  EXPECT_THAT(table.on_restarted(kServing),
+              ElementsAre(gone, SlotOrder{SlotOrder::Kind::kMake, next.slot, next.tenancy},
+                          SlotOrder{SlotOrder::Kind::kStart, next.slot, next.tenancy}));
+  EXPECT_FALSE(table.on_answer(kServing, gone).has_value());
+  EXPECT_EQ(state("alice"), TenantState::kTraining);
+}
+
+TEST_F(TenantTableStory, AProcessThatRestartsWhileATenantDrainsAnswersAgain) {
+  const HostedTenant alice = join("alice");
+  const SlotOrder drain = *table.remove("alice", RemovedFiles::kPurge).value();
+  EXPECT_FALSE(table.on_answer(kServing, drain).has_value());
+  const SlotOrder make{SlotOrder::Kind::kMake, alice.slot, alice.tenancy};
+  EXPECT_THAT(table.on_restarted(kServing), ElementsAre(make, drain));
+  EXPECT_FALSE(table.on_answer(kServing, make).has_value()) << "it does not train again";
+  EXPECT_FALSE(table.on_answer(kDriver, drain).has_value());
+  const SlotOrder destroy = *table.on_answer(kServing, drain);
+  EXPECT_FALSE(table.on_answer(kServing, destroy).has_value());
+  EXPECT_THAT(table.on_restarted(kServing), ElementsAre(destroy));
+  EXPECT_EQ(table.find("alice")->files, RemovedFiles::kPurge);
+  EXPECT_FALSE(table.on_answer(kDriver, destroy).has_value());
+  EXPECT_FALSE(table.on_answer(kServing, destroy).has_value());
+  EXPECT_EQ(table.find("alice"), nullptr);
+}
+
+TEST_F(TenantTableStory, WhenAllProcessesAreNewATenantDrainsAgain) {
+  const HostedTenant alice = join("alice");
+  const SlotOrder drain = *table.remove("alice").value();
+  const SlotOrder destroy = *answer(drain);
+  EXPECT_FALSE(table.on_answer(kServing, destroy).has_value());
+  table.all_restarted();
+  const SlotOrder make{SlotOrder::Kind::kMake, alice.slot, alice.tenancy};
+  EXPECT_THAT(table.on_restarted(kServing), ElementsAre(make, drain));
+  EXPECT_THAT(table.on_restarted(kDriver), ElementsAre(make, drain));
+  empty_slot(drain);
 }
 
 TEST_F(TenantTableStory, ItsLimitHoldsAtTheBoundAndOnePastIt) {
@@ -262,8 +309,9 @@ TEST(TenantTable, RefusesATextThatIsNotItsOwn) {
   EXPECT_TRUE(restored("\"slot\":0", "\"slot\":1"));
   EXPECT_FALSE(restored("\"unanswered\":[]", "\"unanswered\":[2]"));
   EXPECT_FALSE(restored("\"numbers\"", "\"number\""));
+  EXPECT_FALSE(restored("\"keep\"", "\"kept\""));
   EXPECT_FALSE(restored("\"slots\":{\"0\"", "\"slots\":{\"x\""));
-  EXPECT_THAT(table.on_restarted(kServing), ::testing::SizeIs(1)) << "a refusal changes nothing";
+  EXPECT_NE(table.holder(TenantSlot(0)), nullptr) << "a refusal changes nothing";
 }
 
 }  // namespace

@@ -21,6 +21,24 @@ constexpr int32_t kNone = AdapterSlots::kNone;
 bool anybody(int32_t) { return true; }
 bool nobody(int32_t) { return false; }
 
+TEST(AdapterSlots, ARemovedAdapterLeavesAnEmptySlot) {
+  AdapterSlots slots(2);
+  ASSERT_TRUE(slots.place(0));
+  ASSERT_TRUE(slots.place(1));
+  slots.remove(7);
+  slots.remove(0);
+  EXPECT_EQ(slots.slot_of(0), kNone);
+  EXPECT_NE(slots.slot_of(1), kNone);
+  ASSERT_TRUE(slots.place(2));
+  slots.remove(1);
+  slots.begin(0, slots.slot_for(nobody));
+  ASSERT_TRUE(slots.coming());
+  slots.remove(0);
+  EXPECT_FALSE(slots.coming()) << "it was being loaded";
+  ASSERT_TRUE(slots.place(3));
+  EXPECT_EQ(slots.num_evictions(), 0U);
+}
+
 TEST(AdapterSlots, EvictTheLeastRecentlyUsedThatIsNotInUse) {
   AdapterSlots slots(2);
   ASSERT_TRUE(slots.place(0));

@@ -24,6 +24,29 @@ TEST(BlockPool, ReturnsEveryBlockOnceAndThenNone) {
   EXPECT_EQ(pool.take(), 1);
 }
 
+TEST(BlockPool, DropsTheNamesOfOneKey) {
+  const WeightsKey stays{TenantSlot(0)}, gone{TenantSlot(0), AdapterId(1)};
+  BlockPool pool(4);
+  const int32_t kept = pool.take(), free = pool.take(), used = pool.take();
+  pool.publish(kept, name_of(1), stays);
+  pool.publish(free, name_of(2), gone);
+  pool.publish(used, name_of(3), gone);
+  pool.release(kept);
+  pool.release(free);
+  pool.drop({TenantSlot(7)});
+  EXPECT_EQ(pool.num_named(), 3);
+  pool.drop(gone);
+  EXPECT_EQ(pool.num_named(), 1);
+  EXPECT_EQ(pool.find(name_of(1)), kept);
+  EXPECT_EQ(pool.find(name_of(2)), BlockPool::kNone);
+  EXPECT_EQ(pool.find(name_of(3)), BlockPool::kNone);
+  EXPECT_EQ(pool.num_free(), 3);
+  EXPECT_EQ(pool.take(), free) << "it was freed last and has no name";
+  EXPECT_EQ(pool.num_evicted(), 0U);
+  pool.release(used);
+  EXPECT_EQ(pool.num_free(), 3);
+}
+
 TEST(BlockPool, AFreedBlockIsFoundUntilItIsReused) {
   BlockPool pool(2);
   const int32_t named = pool.take();

@@ -31,6 +31,40 @@ TEST(FairShares, ServeWhoHasHadTheLeastForItsShare) {
   EXPECT_NEAR(static_cast<double>(tokens[0]) / static_cast<double>(tokens[1]), 3, 0.01);
 }
 
+TEST(FairShares, ALaterTenantOfASlotDoesNotPayForTheEarlierOne) {
+  FairShares shares({0.5, 0.5});
+  const TenantSlot stays(0), comes(1);
+  shares.enter(stays);
+  shares.enter(comes);
+  shares.charge(comes, 1000);
+  shares.leave(comes);
+  shares.forget(comes);
+  shares.forget(TenantSlot(7));
+  EXPECT_EQ(shares.served(comes), 0);
+  shares.enter(comes);
+  EXPECT_EQ(shares.served(comes), shares.served(stays));
+}
+
+TEST(LearnerTurns, ForgetWhoHasLeftWithItsTokens) {
+  LearnerTurns turns({0.5, 0.5}, 100);
+  const TenantSlot comes(0), stays(1);
+  uint64_t work_call = 0;
+  const auto train = [&](TenantSlot tenant, int64_t num_tokens) {
+    while (turns.ask(tenant, num_tokens, work_call++).empty()) ASSERT_LT(work_call, 100U);
+  };
+  train(stays, 100);
+  train(comes, 1000);
+  turns.forget(comes);
+  turns.forget(TenantSlot(7));
+  for (std::vector<TenantSlot> chosen; chosen.empty(); ++work_call) {
+    ASSERT_LT(work_call, 100U);
+    chosen = turns.ask(comes, 80, work_call);
+    turns.ask(stays, 80, work_call);
+    if (chosen.empty()) continue;
+    EXPECT_THAT(chosen, ElementsAre(comes)) << "it pays for nobody";
+  }
+}
+
 TEST(FairShares, WhoComesBackIsOwedNothing) {
   FairShares shares({0.5, 0.5});
   shares.enter(TenantSlot(0));

@@ -43,6 +43,24 @@ TenantClaims claims_later(const std::vector<double>& shares) {
   return claims;
 }
 
+TEST(TenantClaims, NothingIsReservedForWhoHasLeftAndAllOfItsPartForWhoCome) {
+  TenantClaims claims = claims_later({0.25, 0.75});
+  ASSERT_EQ(flood(claims, kOther), 8);
+  end(claims, kOther, 8);
+  EXPECT_EQ(flood(claims, kOne), 2) << "the rest is reserved";
+  end(claims, kOne, 2);
+  claims.end(kOther);
+  EXPECT_EQ(flood(claims, kOne), 8);
+  end(claims, kOne, 8);
+  claims.begin(kOther);
+  EXPECT_EQ(flood(claims, kOne), 2);
+  for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
+  end(claims, kOne, 2);
+  EXPECT_EQ(flood(claims, kOne), 2) << "until the end of the next window";
+  for (int32_t i = 0; i < TenantClaims::kWindow; ++i) claims.step();
+  EXPECT_EQ(flood(claims, kOne), 6);
+}
+
 TEST(TenantClaims, AtFirstEverybodyIsTakenToCome) {
   for (const int32_t num_steps : {0, TenantClaims::kWindow - 1, TenantClaims::kWindow}) {
     TenantClaims claims = places({0.25, 0.75}, 8);

@@ -99,6 +99,10 @@ class WatchedLearner final : public Learner {
     return learner_->step_queued(std::move(batch), turn, stop);
   }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
+  Status begin_tenant(const AdapterTraining& tenant) override {
+    return learner_->begin_tenant(tenant);
+  }
+  void end_tenant(TenantSlot tenant) override { learner_->end_tenant(tenant); }
   SampleLimits limits() const override {
     on_limits_();
     return learner_->limits();
@@ -130,6 +134,7 @@ class SharedChannel final : public WeightChannel {
     return snapshot;
   }
   PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
+  void drop(WeightsKey key) override { channel_->drop(key); }
   Status expect(const WeightManifest& manifest) override { return channel_->expect(manifest); }
   std::string describe() const override { return channel_->describe(); }
 

@@ -181,6 +181,7 @@ class ChannelOfDevice final : public WeightChannel {
     return both;
   }
   PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
+  void drop(WeightsKey key) override { channel_->drop(key); }
   size_t num_held() const { return pool_.num_held(); }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
 

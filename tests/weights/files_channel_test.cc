@@ -50,6 +50,22 @@ TEST_F(FilesChannelTest, WritesAModelFolderThatOthersLoad) {
   EXPECT_FALSE(fs::exists(version_folder(7) / "model.safetensors.index.json"));
 }
 
+TEST_F(FilesChannelTest, ADroppedKeyLeavesNoFolder) {
+  const auto channel = open(), receiver = open();
+  const WeightsKey gone{TenantSlot(1), AdapterId(2)};
+  const auto folder = folder_.path() / "weights" / "weights" / "version_3-tenant_1-adapter_2";
+  ASSERT_TRUE(channel->publish(channel_weights(7)).ok());
+  ASSERT_TRUE(channel->publish(channel_weights_of(gone, 3)).ok());
+  ASSERT_TRUE(fs::exists(folder));
+  receiver->drop(gone);
+  EXPECT_TRUE(fs::exists(folder)) << "it is the publisher's";
+  channel->drop(gone);
+  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_TRUE(fs::exists(version_folder(7)));
+  const auto index = read_text_file(folder.parent_path() / "index.json");
+  EXPECT_THAT(*index, testing::Not(testing::HasSubstr("tenant_1")));
+}
+
 /// An adapter of two linears, as published by a learner.
 std::shared_ptr<const WeightSnapshot> small_adapter(WeightsKey key, float scaling) {
   auto snapshot = std::make_shared<WeightSnapshot>();

@@ -155,6 +155,24 @@ TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
       EXPECT_TRUE(channel->fetch({TenantSlot(tenant)}, PolicyVersion(version)).ok()) << tenant;
 }
 
+TEST_F(ShmChannelTest, ADroppedKeyGivesItsSegmentsBackAndItsPlace) {
+  auto publisher = open(), receiver = open();
+  const auto key = [](uint32_t tenant) { return WeightsKey{TenantSlot(tenant)}; };
+  ASSERT_TRUE(publisher->publish(channel_weights_of(key(0), 1)).ok());
+  const size_t before = segments().size();
+  uint32_t num_keys = 1;
+  while (publisher->publish(channel_weights_of(key(num_keys), 1)).ok()) ++num_keys;
+  const auto held = receiver->fetch(key(1), PolicyVersion(1)).value();
+  for (uint32_t tenant = 1; tenant < num_keys; ++tenant) publisher->drop(key(tenant));
+  receiver->drop(key(1));
+  EXPECT_EQ(segments().size(), before);
+  EXPECT_TRUE(are_same(*held, *channel_weights_of(key(1), 1))) << "its mapping stays";
+  for (uint32_t tenant = 1; tenant < num_keys; ++tenant)
+    ASSERT_TRUE(publisher->publish(channel_weights_of(key(1000 + tenant), 1)).ok()) << tenant;
+  EXPECT_EQ(publisher->publish(channel_weights_of(key(2000), 1)).error().code(), Code::kExhausted);
+  ASSERT_TRUE(receiver->fetch(key(1001), PolicyVersion(1)).ok());
+}
+
 TEST_F(ShmChannelTest, RunsInTheSameFolderDoNotShareSegments) {
   const auto publisher = open();
   ASSERT_TRUE(publisher->publish(channel_weights(1)).ok());

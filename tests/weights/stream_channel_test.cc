@@ -329,5 +329,39 @@ TEST(LinkChannelAlone, IsAChannelOfOneProcess) {
   EXPECT_EQ(alone->fetch({}, PolicyVersion(2)).error().code(), Code::kNotFound);
 }
 
+/// The key is dropped at the engine first, and at the trainer when all has been sent.
+TEST_F(StreamChannelTest, NothingOfADroppedKeyIsKeptThatArrivesLater) {
+  const WeightsKey gone{TenantSlot(1), AdapterId(1)};
+  ASSERT_TRUE(trainer_->publish(channel_weights_of(gone, 1)).ok());
+  wire_.carry(kTrainer, kEngine, 2);  // the offer and one chunk
+  engine_->drop(gone);
+  wire_.carry_all();
+  EXPECT_TRUE(engine_->newest(gone).is_none());
+  EXPECT_FALSE(engine_->fetch(gone, PolicyVersion(1)).ok());
+  const uint64_t sent = wire_.num_bytes;
+  publish(1);
+  wire_.carry_all();
+  EXPECT_EQ(wire_.num_bytes - sent, 2 * bytes_of_a_version())
+      << "the dropped one is not sent again";
+  EXPECT_TRUE(has(*engine_, 1));
+  EXPECT_EQ(other_->newest(gone), PolicyVersion(1)) << "here it was not dropped";
+  trainer_->drop(gone);
+  other_->drop(gone);
+  EXPECT_TRUE(other_->newest(gone).is_none());
+  EXPECT_TRUE(trainer_->newest(gone).is_none());
+}
+
+TEST_F(StreamChannelTest, AnEndThatStartsLaterDoesNotGetADroppedKey) {
+  const WeightsKey gone{TenantSlot(1), AdapterId(1)};
+  ASSERT_TRUE(trainer_->publish(channel_weights_of(gone, 1)).ok());
+  publish(1);
+  wire_.carry_all();
+  trainer_->drop(gone);
+  engine_ = wire_.restart(kEngine, setup());
+  wire_.carry_all();
+  EXPECT_TRUE(has(*engine_, 1));
+  EXPECT_TRUE(engine_->newest(gone).is_none());
+}
+
 }  // namespace
 }  // namespace primerl

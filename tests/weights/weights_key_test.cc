@@ -94,6 +94,19 @@ TEST(VersionsByKey, AreRaisedAndNeverLowered) {
   EXPECT_EQ(versions.of({}), PolicyVersion(3));
 }
 
+TEST(VersionsByKey, ADroppedKeyMakesRoomForAnother) {
+  auto versions = versions_of(kWeightsKeysMax);
+  versions.erase(key(kWeightsKeysMax));
+  EXPECT_EQ(versions.list().size(), kWeightsKeysMax) << "it has no such key";
+  versions.erase(key(7));
+  EXPECT_TRUE(versions.of(key(7)).is_none());
+  EXPECT_EQ(versions.of(key(8)), PolicyVersion(5));
+  EXPECT_TRUE(versions.set(key(kWeightsKeysMax), PolicyVersion(1)));
+  EXPECT_FALSE(versions.set(key(7), PolicyVersion(1)));
+  for (const KeyedVersion& one : std::vector(versions.list())) versions.erase(one.key);
+  EXPECT_TRUE(versions.empty());
+}
+
 TEST(VersionsByKey, HoldAsManyKeysAsWrittenAndNoMore) {
   auto versions = versions_of(kWeightsKeysMax);
   const auto before = versions;

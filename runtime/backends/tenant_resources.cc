@@ -1,0 +1,44 @@
+#include "runtime/backends/tenant_resources.h"
+
+#include "kernels/engine/engine.h"
+#include "kernels/scripted/options.h"
+#include "kernels/train/learner.h"
+#include "kernels/weights/channel.h"
+#include "runtime/backends/tenant_options.h"
+
+namespace primerl {
+namespace {
+
+const LearnerOptions& learner_options(const PlanResource& resource) {
+  const void* options = resource.options.get();
+  return resource.backend == "scripted" ? *static_cast<const ScriptedLearnerOptions*>(options)
+                                        : *static_cast<const LearnerOptions*>(options);
+}
+
+Status tell_learner(const Plan& plan, const PlanResource& resource, Learner& learner,
+                    const Tenant& tenant, TenantChange::Kind kind) {
+  if (!tenant.adapter.is_there()) return ok();  // whole weights belong to no tenant
+  if (kind == TenantChange::Kind::kLeave) {
+    learner.end_tenant(tenant.slot);
+    return ok();
+  }
+  return learner.begin_tenant(adapter_training_of(tenant, static_cast<uint64_t>(plan.settings.seed),
+                                                  learner_options(resource)));
+}
+
+}  // namespace
+
+Status tell_resource(const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
+                     TenantChange::Kind kind) {
+  if (kind != TenantChange::Kind::kJoin && kind != TenantChange::Kind::kLeave) return ok();
+  const PlanResource& planned = plan.resources[static_cast<size_t>(index)];
+  if (planned.kind == Learner::kResourceKind)
+    return tell_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind);
+  if (kind == TenantChange::Kind::kJoin) return ok();
+  const WeightsKey key{tenant.slot, AdapterId(tenant.tenancy)};
+  if (planned.kind == Engine::kResourceKind) static_cast<Engine&>(resource).drop(key);
+  if (planned.kind == WeightChannel::kResourceKind) static_cast<WeightChannel&>(resource).drop(key);
+  return ok();
+}
+
+}  // namespace primerl

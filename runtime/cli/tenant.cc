@@ -1,0 +1,314 @@
+// `tenant`: the tenants of a run that is served. Each action is one request to its control plane
+// (runtime/control/tenant_control.h). `ls` of a run that has ended reads tenants.json.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "graph/base/files.h"
+#include "graph/base/real_clock.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/run_asker.h"
+#include "runtime/cli/run_facts.h"
+#include "runtime/control/tenant_control.h"
+#include "runtime/monitor/text_table.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A join reads the tenant's data and tokenizes it once.
+constexpr Duration kAnswerMax = Duration::seconds(60);
+constexpr Duration kJoinMax = Duration::seconds(600);  // of --wait
+constexpr auto kLookEvery = std::chrono::milliseconds(100);
+
+struct TenantArguments {
+  std::string run = "runs/latest";
+  std::string name;  // or the file of `add`
+  bool waits = false;
+  bool keeps_checkpoints = false;
+  bool purges = false;
+  bool json = false;
+};
+
+Json request(std::string_view verb, const std::string& name) {
+  return Json::object().set("tenant_verb", verb).set("name", name);
+}
+
+/// What the run answered, or the exit code of a failure, which has been reported.
+struct Answered {
+  Json answer;
+  int exit_code = kExitDone;
+};
+
+Answered ask(const TenantArguments& arguments, Json content) {
+  auto answer =
+      ask_running(run_path(arguments.run), std::move(content), kAnswerMax, "so are its tenants");
+  if (!answer.ok()) return {Json(), fail(answer.error(), exit_code_of(answer.error()))};
+  const std::string why = text_member(*answer, "error");
+  complain_text(text_member(*answer, "findings"));
+  if (why.empty()) return {std::move(answer).value()};
+  const bool is_bad = answer->find("is_bad") != nullptr;
+  // A file with errors is a bad configuration, like a graph file with errors.
+  const int code = answer->find("findings") != nullptr ? kExitBadConfiguration
+                   : is_bad                            ? kExitBadCommandLine
+                                                       : kExitFailed;
+  return {Json(), fail(error(Code::kUnavailable, "{}", why), code)};
+}
+
+std::string number_text(const Json& tenant, std::string_view key, int digits) {
+  const Json value = member(tenant, key);
+  return value.is_number() ? fmt::format("{:.{}f}", value.as_double(), digits) : "-";
+}
+
+std::string percent_text(const Json& tenant, std::string_view key) {
+  const Json value = member(tenant, key);
+  return value.is_number() ? fmt::format("{:.0f}%", value.as_double() * 100) : "-";
+}
+
+/// "3/100", "-" where a run that has ended does not know the step.
+std::string step_text(const Json& tenant) {
+  const Json step = member(tenant, "step"), most = member(tenant, "max_steps");
+  if (!most.is_number()) return "-";
+  return fmt::format("{}/{}", step.is_number() ? step.as_int() : 0, most.as_int());
+}
+
+std::string waits_text(const Json& tenant) {
+  std::vector<std::string> names;
+  const Json late = member(tenant, "waits_for");
+  if (late.is_array())
+    for (const Json& name : late.as_array())
+      if (name.is_string()) names.push_back(name.as_string());
+  return names.empty() ? "" : fmt::format("waits for {}", fmt::join(names, ", "));
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void print_tenants(const Json& answer) {
+  TextTable table({"tenant", "state", "slot", "number", "step", "reward", "engine", "learner"}, 2);
+  std::string notes;
+  const Json tenants = member(answer, "tenants");
+  if (!tenants.is_array() || tenants.as_array().empty()) {
+    print_text("no tenant\n");
+  } else {
+    for (const Json& tenant : tenants.as_array()) {
+      const std::string name = text_member(tenant, "name");
+      table.add({name, text_member(tenant, "state"), number_text(tenant, "slot", 0),
+                 number_text(tenant, "number", 0), step_text(tenant),
+                 number_text(tenant, "reward", 3), percent_text(tenant, "engine_share"),
+                 percent_text(tenant, "learner_share")});
+      if (const std::string why = text_member(tenant, "why"); !why.empty())
+        notes += fmt::format("{}: {}\n", name, first_line(why));
+      if (const std::string late = waits_text(tenant); !late.empty())
+        notes += fmt::format("{}: {}\n", name, late);
+    }
+    print_text(table.text() + notes);
+  }
+  const auto free = answer.get_int("free"), slots = answer.get_int("slots");
+  if (free.ok() && slots.ok()) print_text(fmt::format("{} of {} slots are free\n", *free, *slots));
+}
+
+/// The tenants of a run that has ended, as its table says.
+int list_ended(const TenantArguments& arguments, const fs::path& folder) {
+  const auto text = read_text_file(tenants_file(folder));
+  if (!text.ok())
+    return fail(error(Code::kNotFound, "the run in '{}' has no table of tenants", folder.string())
+                    .note("`primerl-graph serve` starts a run whose tenants come and go"),
+                kExitBadConfiguration);
+  const auto table = parse_json(*text, tenants_file(folder).string());
+  if (!table.ok()) return fail(table.error(), kExitFailed);
+  Json tenants = Json::array();
+  const Json saved = member(*table, "tenants");
+  if (saved.is_array())
+    for (const Json& one : saved.as_array()) {
+      Json tenant = Json::object();
+      for (const char* key : {"name", "state", "slot", "number", "why"})
+        tenant.set(key, member(one, key));
+      tenants.push_back(std::move(tenant));
+    }
+  const Json answer = Json::object().set("tenants", std::move(tenants));
+  if (arguments.json)
+    print_json(answer);
+  else
+    print_tenants(answer);
+  return kExitDone;
+}
+
+int run_list(const TenantArguments& arguments) {
+  const fs::path folder = run_path(arguments.run);
+  const auto facts = read_run_facts(folder);
+  if (!facts.ok()) return fail(facts.error(), exit_code_of(facts.error()));
+  if (text_member(*facts, "end") != "running") return list_ended(arguments, folder);
+  const Answered answered = ask(arguments, request("ls", ""));
+  if (answered.exit_code != kExitDone) return answered.exit_code;
+  if (arguments.json)
+    print_json(answered.answer);
+  else
+    print_tenants(answered.answer);
+  return kExitDone;
+}
+
+int run_show(const TenantArguments& arguments) {
+  const Answered answered = ask(arguments, request("show", arguments.name));
+  if (answered.exit_code != kExitDone) return answered.exit_code;
+  const Json tenant = member(answered.answer, "tenant");
+  if (arguments.json) {
+    print_json(tenant);
+    return kExitDone;
+  }
+  std::string text = fmt::format("{}: {}, slot {}, number {}, step {}, reward {}\n{}\n",
+                                 text_member(tenant, "name"), text_member(tenant, "state"),
+                                 number_text(tenant, "slot", 0), number_text(tenant, "number", 0),
+                                 step_text(tenant), number_text(tenant, "reward", 3),
+                                 text_member(tenant, "folder"));
+  for (const std::string& line : {text_member(tenant, "why"), waits_text(tenant)})
+    if (!line.empty()) text += line + "\n";
+  print_text(text + "\n" + text_member(tenant, "table"));
+  return kExitDone;
+}
+
+/// Prints "alice is paused", or the tenant as JSON.
+int show_changed(const TenantArguments& arguments, const Json& answer) {
+  const Json tenant = member(answer, "tenant");
+  if (arguments.json)
+    print_json(tenant);
+  else
+    print_text(
+        fmt::format("{} is {}\n", text_member(tenant, "name"), text_member(tenant, "state")));
+  return kExitDone;
+}
+
+int run_change(const TenantArguments& arguments, std::string_view verb) {
+  const Answered answered = ask(arguments, request(verb, arguments.name));
+  return answered.exit_code == kExitDone ? show_changed(arguments, answered.answer)
+                                         : answered.exit_code;
+}
+
+int run_remove(const TenantArguments& arguments) {
+  if (arguments.keeps_checkpoints && arguments.purges)
+    return fail(error(Code::kInvalid, "--keep-checkpoints and --purge exclude each other")
+                    .note("--purge removes all files of the tenant; without both all stay"),
+                kExitBadCommandLine);
+  const Answered answered =
+      ask(arguments, request("remove", arguments.name)
+                         .set("files", arguments.purges              ? "purge"
+                                       : arguments.keeps_checkpoints ? "keep_checkpoints"
+                                                                     : "keep"));
+  return answered.exit_code == kExitDone ? show_changed(arguments, answered.answer)
+                                         : answered.exit_code;
+}
+
+/// Waits until the tenant trains. The tenant as it then is.
+Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
+  const std::string name = text_member(tenant, "name");
+  const Time give_up = steady_now() + kJoinMax;
+  while (true) {
+    const std::string state = text_member(tenant, "state");
+    if (state == "training" || state == "paused") return {std::move(tenant)};
+    if (state != "admitted" && state != "starting")
+      return {std::move(tenant),
+              fail(error(Code::kUnavailable, "tenant '{}' does not train: it is {}", name, state)
+                       .note(text_member(tenant, "why")),
+                   kExitFailed)};
+    if (steady_now() >= give_up)
+      return {std::move(tenant),
+              fail(error(Code::kDeadline, "tenant '{}' has not started within {}", name,
+                         to_string(kJoinMax))
+                       .note(waits_text(tenant)),
+                   kExitFailed)};
+    std::this_thread::sleep_for(kLookEvery);
+    const Answered answered = ask(arguments, request("show", name));
+    if (answered.exit_code != kExitDone) return {std::move(tenant), answered.exit_code};
+    tenant = member(answered.answer, "tenant");
+  }
+}
+
+int run_add(const TenantArguments& arguments) {
+  std::error_code fault;
+  const fs::path file = fs::absolute(arguments.name, fault).lexically_normal();
+  const Answered answered =
+      ask(arguments, Json::object().set("tenant_verb", "add").set("file", file.string()));
+  if (answered.exit_code != kExitDone) return answered.exit_code;
+  Json tenant = member(answered.answer, "tenant");
+  if (arguments.waits) {
+    Answered started = wait_for_start(arguments, std::move(tenant));
+    if (started.exit_code != kExitDone) return started.exit_code;
+    tenant = std::move(started.answer);
+  }
+  if (arguments.json)
+    print_json(tenant);
+  else
+    print_text(fmt::format("{} is {}: {}\n", text_member(tenant, "name"),
+                           text_member(tenant, "state"), text_member(tenant, "folder")));
+  return kExitDone;
+}
+
+/// The flags of every action.
+void declare_common(Arguments& flags, TenantArguments& arguments) {
+  flags.text(arguments.run, "--serve", "RUN", "the run folder; default runs/latest");
+  flags.flag(arguments.json, "--json", "prints JSON");
+}
+
+Command action(const std::string& name, const std::string& doc, const std::string& example,
+               const std::function<void(Arguments&, TenantArguments&)>& declare,
+               const std::function<int(const TenantArguments&)>& run) {
+  auto arguments = std::make_shared<TenantArguments>();
+  return {name, doc, example,
+          [arguments, declare](Arguments& flags) {
+            declare(flags, *arguments);
+            declare_common(flags, *arguments);
+          },
+          [arguments, run] { return run(*arguments); }};
+}
+
+void takes_name(Arguments& flags, TenantArguments& arguments) {
+  flags.positional(arguments.name, "NAME", "a tenant of the run");
+}
+
+}  // namespace
+
+Command tenant_command() {
+  Command command;
+  command.name = "tenant";
+  command.doc = "adds, shows, pauses and removes tenants of a run that is served";
+  command.example = "primerl-graph tenant ls --serve runs/latest";
+  command.actions = {
+      action(
+          "add", "lets the tenant of a file join while others train",
+          "primerl-graph tenant add examples/hosted/alice.toml",
+          [](Arguments& flags, TenantArguments& arguments) {
+            flags.positional(arguments.name, "FILE", "a file with one [tenant.<name>] table");
+            flags.flag(arguments.waits, "--wait", "returns when the tenant trains");
+          },
+          run_add),
+      action(
+          "ls", "lists the tenants: state, step, reward, share", "primerl-graph tenant ls",
+          [](Arguments&, TenantArguments&) {}, run_list),
+      action("show", "shows one tenant and its table with all values",
+             "primerl-graph tenant show alice", takes_name, run_show),
+      action("pause", "stops the tenant's source; rollouts in flight end",
+             "primerl-graph tenant pause alice", takes_name,
+             [](const TenantArguments& arguments) { return run_change(arguments, "pause"); }),
+      action("resume", "lets a paused tenant continue", "primerl-graph tenant resume alice",
+             takes_name,
+             [](const TenantArguments& arguments) { return run_change(arguments, "resume"); }),
+      action(
+          "remove", "ends the tenant and frees its slot; its files stay",
+          "primerl-graph tenant remove alice --purge",
+          [](Arguments& flags, TenantArguments& arguments) {
+            takes_name(flags, arguments);
+            flags.flag(arguments.keeps_checkpoints, "--keep-checkpoints",
+                       "removes its rollouts and evaluations");
+            flags.flag(arguments.purges, "--purge",
+                       "removes its checkpoints, rollouts and evaluations");
+          },
+          run_remove)};
+  return command;
+}
+
+}  // namespace primerl
