@@ -11,8 +11,55 @@ Status EngineUser::start(Resources& resources) {
   engine_ = &resources.get<Engine>("engine");
   weights_ = resources.get_if<WeightChannel>("weights");
   if (weights_ != nullptr) RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
-  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
+  for (const TenantSlot slot : services().tenants()) known_[slot] = false;
+  choose_load_tenant();
   return ok();
+}
+
+Status EngineUser::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  switch (kind) {
+    case TenantChange::Kind::kJoin:  // other processes may not know it yet
+      known_.erase(slot);
+      break;
+    case TenantChange::Kind::kStart:
+    case TenantChange::Kind::kResume:
+      known_[slot] = false;
+      break;
+    case TenantChange::Kind::kPause:
+      if (known_.contains(slot)) known_[slot] = true;
+      break;
+    case TenantChange::Kind::kLeave:
+      known_.erase(slot);
+      drop_tenant(slot);
+      break;
+  }
+  choose_load_tenant();
+  return ok();
+}
+
+void EngineUser::choose_load_tenant() {
+  const auto open = std::ranges::find(known_, false, [](const auto& each) { return each.second; });
+  if (open != known_.end())
+    load_tenant_ = open->first;
+  else
+    load_tenant_ = known_.empty() ? TenantSlot() : known_.begin()->first;
+}
+
+/// The other user of the engine does the same; what is dropped already is ignored.
+void EngineUser::drop_tenant(TenantSlot slot) {
+  std::set<WeightsKey> keys;
+  if (weights_ != nullptr) keys.insert(weights_key(services(), slot));
+  for (const auto& [key, version] : applied_.of_tenant(slot)) keys.insert(key);
+  for (const auto& [key, coming] : coming_)
+    if (key.tenant == slot) keys.insert(key);
+  for (const WeightsKey key : keys) {
+    coming_.erase(key);
+    applied_.erase(key);
+    engine_->drop(key);
+    weights_->drop(key);
+  }
+  // A load that was sent for the tenant may not have arrived.
+  sent_load_.reset();
 }
 
 /// Drops updates whose weights have not arrived: they are not applied any more.

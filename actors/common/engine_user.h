@@ -41,6 +41,8 @@ class EngineUser : public Actor {
   Status drain() override;
   /// A router that was restarted knows nothing of the engine: it gets the load again.
   Status on_peer(const PeerEvent& event) override;
+  /// At kLeave it drops the tenant's keys from the engine and the channel.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  protected:
   Status on_update(const PolicyUpdate& update);
@@ -65,6 +67,9 @@ class EngineUser : public Actor {
   Out<EngineLoad> load_;
 
  private:
+  /// A paused tenant may be draining, and a load of it would be one more of its messages.
+  void choose_load_tenant();
+  void drop_tenant(TenantSlot slot);
   /// An update whose bytes have not arrived, or that the engine is preparing.
   struct Coming {
     PolicyVersion version;
@@ -93,7 +98,9 @@ class EngineUser : public Actor {
                    const std::vector<WeightsKey>& gone) const;
 
   WeightChannel* weights_ = nullptr;  // null: the engine is frozen
+  // Both follow from the tenants and on_tenant(), and are not saved.
   TenantSlot load_tenant_;            // any tenant: a load concerns all of them
+  std::map<TenantSlot, bool> known_;  // tenants that every process knows; true: it is paused
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;

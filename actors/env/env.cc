@@ -198,6 +198,11 @@ Status Env::drain() {
   return ok();
 }
 
+Status Env::on_tenant(TenantSlot, TenantChange::Kind kind) {
+  is_paused_ = kind == TenantChange::Kind::kJoin || kind == TenantChange::Kind::kPause;
+  return ok();
+}
+
 Status Env::on_action(const Action& action) {
   num_asked_ = 0;
   if (is_draining_) return ok();

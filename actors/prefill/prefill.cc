@@ -67,13 +67,36 @@ Contract Prefill::contract() {
 
 Status Prefill::start(Resources& resources) {
   RETURN_IF_ERROR(EngineUser::start(resources));
+  count_sessions();
+  return ok();
+}
+
+/// At kLeave requests of the tenant are left only if it failed; their answers have no receiver.
+Status Prefill::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  RETURN_IF_ERROR(EngineUser::on_tenant(slot, kind));
+  count_sessions();
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  for (const auto& [name, submitted] : submitted_)
+    if (name.tenant == slot) engine_->abort(sequence_of(name));
+  std::erase_if(submitted_, [slot](const auto& each) { return each.first.tenant == slot; });
+  std::erase_if(done_waiting_,
+                [slot](const Done& done) { return request_of(done.event.id).tenant == slot; });
+  for (const Lease& lease : leases_)
+    if (request_of(lease.id).tenant == slot) engine_->expire(lease.id);
+  std::erase_if(leases_,
+                [slot](const Lease& lease) { return request_of(lease.id).tenant == slot; });
+  if (parked_ && parked_->name.tenant == slot) (void)unpark();
+  sessions_.drop(slot);
+  return ok();
+}
+
+void Prefill::count_sessions() {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   // Twice the rollouts in flight, so that a session that waits for its environment is kept even if
   // as many other sessions begin and end meanwhile.
   sessions_max_ = static_cast<size_t>(std::max(2 * inflight, kSessionsAtLeast));
-  return ok();
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {

@@ -40,6 +40,7 @@ class Prefill final : public EngineUser {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   bool idle() const override;
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// The fields of PrefillDone, kept until the prompt is complete.
@@ -95,6 +96,7 @@ class Prefill final : public EngineUser {
   Status on_lease();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
+  void count_sessions();
   Status submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                 RequestName name, StepRef cause, InstanceId origin);
   /// Submits the parked request again. Then the engine has it, or it is answered, or it stays
@@ -109,7 +111,7 @@ class Prefill final : public EngineUser {
   bool has_changed(const EngineLoad& told, const EngineLoad& now) const override;
 
   const PrefillOptions options_;
-  size_t sessions_max_ = 0;  // constant after start
+  size_t sessions_max_ = 0;  // of the tenants that are there
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
   std::deque<Done> done_waiting_;  // prefilled in the engine, not forwarded yet

@@ -6,6 +6,7 @@
 
 #include "actors/common/curriculum.h"
 #include "actors/common/task_mix.h"
+#include "actors/common/tenant_key.h"
 #include "actors/trainer/trainer.h"
 #include "graph/base/suggest.h"
 
@@ -123,6 +124,11 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
   if (score_) state.set("score", *score_);
   if (!rows_.empty()) state.set(kCurricula, curricula_json(rows_, tenant));
   return state;
+}
+
+Status Trainer::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  if (kind == TenantChange::Kind::kLeave) weights_->drop(weights_key(services(), slot));
+  return ok();
 }
 
 Status Trainer::drain() {

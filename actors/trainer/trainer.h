@@ -65,6 +65,8 @@ class Trainer final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
+  /// At kLeave the channel forgets what it published. The learner is told by the runtime.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override {
     return num_groups_here() == 0 && (fault_ || (!save_ && !saves_at_end_));
   }

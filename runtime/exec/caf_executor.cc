@@ -123,6 +123,7 @@ Status CafExecutor::Core::prepare() {
     auto cell =
         std::make_shared<GroupCell>(std::move(group), has_own_thread(id),
                                     static_cast<CellOwner*>(this), clock_, setup_.step_source);
+    cell->begin_with(setup_.begins_with);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }
