@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/train/adapter_training.h"
+#include "runtime/exec/actor_group.h"
 
 namespace primerl {
 namespace {
@@ -212,7 +213,12 @@ Result<TrainReport> TracedLearner::apply(TenantSlot tenant, const AdamNumbers& a
   return report;
 }
 
+/// Outside of steps a group is made from a saved state, in which the tenant had begun already. So
+/// the record after that state has no answer, and gets none.
+bool TracedLearner::is_restoring() { return ActorGroup::running_here().is_none(); }
+
 Status TracedLearner::begin_tenant(const AdapterTraining& tenant) {
+  if (is_restoring()) return is_replaying(tenant.tenant) ? ok() : learner_->begin_tenant(tenant);
   if (is_replaying(tenant.tenant)) return recorded_begin(tenant.tenant);
   const Status begun = learner_->begin_tenant(tenant);
   if (!begun.ok()) return calls_->keep(LearnerCall::kBegin, begun);

@@ -98,6 +98,8 @@ class TracedLearner : public Learner {
   Learner& learner() const { return *learner_; }
   void set_progress(LearnerProgress progress) { progress_ = std::move(progress); }
   void forget_progress(TenantSlot tenant) { progress_.tenants.erase(tenant); }
+  /// Whether a call of this thread belongs to no step: begin_tenant() of a saved state's tenants.
+  static bool is_restoring();
   /// The recorded answer to begin_tenant().
   Status recorded_begin(TenantSlot tenant);
 
