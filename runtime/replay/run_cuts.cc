@@ -171,8 +171,11 @@ CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uin
   wanted.state_hash = state_hash(plan);
   const auto newest_of = [&](const CutHead& head) {
     return [&](TenantSlot slot) -> int64_t {
-      const auto joined = std::ranges::find(head.slots, slot, &CutSlot::slot);
-      if (joined != head.slots.end()) return newest_of_joined(plan, record, *joined);
+      // Groups are saved at different moments, so one slot may have two tenants: the newer counts.
+      const CutSlot* joined = nullptr;
+      for (const CutSlot& each : head.slots)
+        if (each.slot == slot) joined = &each;
+      if (joined != nullptr) return newest_of_joined(plan, record, *joined);
       return slot.index() < checkpoint_steps.size() ? checkpoint_steps[slot.index()] : -1;
     };
   };
