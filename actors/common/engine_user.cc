@@ -100,8 +100,8 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
   return ok();
 }
 
-/// Both users of an engine get the update, and each drops what it knows: the first one drops the
-/// key from the engine, and the other one may have applied it again meanwhile.
+/// Both users of an engine get the update, and each forgets the key. The other one cannot apply it
+/// again: the channel of this process has forgotten it.
 void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
   std::set<WeightsKey> gone;
   const auto look_at = [&](WeightsKey each) {
@@ -119,8 +119,8 @@ void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
   for (const WeightsKey each : gone) {
     coming_.erase(each);
     applied_.erase(each);
-    engine_->drop(each);
     weights_->drop(each);
+    on_drop(each);
   }
   send_load(engine_->state(), std::nullopt, {gone.begin(), gone.end()});
 }

@@ -7,9 +7,10 @@
 /// when it fails; the version of the update itself always. While it waits for its bytes, or until
 /// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
 /// other. One handler call applies at most one of them. A snapshot that an update drops, or no
-/// longer names, is dropped at once by engine and channel: its sequences end as cancelled, and
-/// later requests for it are refused. A node with `weights = "none"` has no channel: its engine is
-/// frozen. Threads: the engine's.
+/// longer names, is dropped from the channel at once, and later requests for it are refused.
+/// Prefill drops it from the engine, once none of its prompts waits there: their ends would have no
+/// receiver. Its other sequences then end as cancelled. A node with `weights = "none"` has no
+/// channel: its engine is frozen. Threads: the engine's.
 #pragma once
 
 #include <map>
@@ -55,6 +56,8 @@ class EngineUser : public Actor {
   void send_load(const EngineState& state) { send_load(state, std::nullopt, {}); }
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool has_changed(const EngineLoad& told, const EngineLoad& now) const = 0;
+  /// The snapshot takes no more requests, and the channel has forgotten it.
+  virtual void on_drop(WeightsKey) {}
   /// The members that handlers change here, for the contract of the derived actor.
   template <class F>
   static void engine_fields(F& f) {

@@ -73,6 +73,7 @@ Contract Env::contract() {
       })
       .takes_tasks()
       .asks_outside()
+      .for_loops()
       .source()
       .own_thread()
       .restartable()

@@ -60,8 +60,8 @@ Contract Prefill::contract() {
         engine_fields(f);
         f("submitted", &P::submitted_)("done_waiting", &P::done_waiting_)("parked", &P::parked_)(
             "leases", &P::leases_)("is_lease_armed", &P::is_lease_armed_)(
-            "cancelled", &P::cancelled_)("num_received", &P::num_received_)("sessions",
-                                                                            &P::sessions_);
+            "cancelled", &P::cancelled_)("num_received", &P::num_received_)(
+            "sessions", &P::sessions_)("dropping", &P::dropping_);
       });
 }
 
@@ -133,8 +133,8 @@ Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t
                        RequestName name, StepRef cause, InstanceId origin) {
   ASSIGN_OR_RETURN(const WeightsKey key, key_for(name.tenant, request.adapter));
   RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name, key.adapter)));
-  submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
-                      origin};
+  submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()),
+                      cause,           origin,          key.adapter};
   return ok();
 }
 
@@ -198,6 +198,7 @@ Result<bool> Prefill::work() {
   // A sequence may end in the engine before its prompt is complete. Decode answers it.
   if (done_waiting_.empty() && state.num_waiting == 0) submitted_.clear();
   if (state.num_held == 0) leases_.clear();
+  drop_idle_keys();
   send_load(state);
   return engine_->has_work() || !done_waiting_.empty();
 }
@@ -236,6 +237,23 @@ Status Prefill::on_lease() {
   is_lease_armed_ = true;
   services().set_timer("lease", std::max(leases_.front().ends - now, least));
   return ok();
+}
+
+void Prefill::on_drop(WeightsKey key) {
+  dropping_.insert(key);
+  drop_idle_keys();
+}
+
+/// Decode does not know where the answer to a waiting prompt goes. A prompt that is complete was
+/// handed over, or will be, and Decode answers for it.
+void Prefill::drop_idle_keys() {
+  std::erase_if(dropping_, [this](WeightsKey key) {
+    const bool is_waited_for = std::ranges::any_of(submitted_, [key](const auto& each) {
+      return WeightsKey{each.first.tenant, each.second.adapter} == key;
+    });
+    if (!is_waited_for) engine_->drop(key);
+    return !is_waited_for;
+  });
 }
 
 void Prefill::fill(EngineLoad& load, const EngineState& state) const {

@@ -103,6 +103,7 @@ Contract Rollout::contract() {
       .out("closed", &Rollout::closed_, "runs whose requests the gateway must refuse",
            serves_runs(), burst(run_ends_of_one_handler()),
            at_most(&O::max_inflight, "max_inflight"))
+      .for_loops()
       .single()
       .one_tenant()
       .state([](auto& f) {

@@ -127,8 +127,8 @@ Status Router::on_generate(const GenerateRequest& request) {
                        count));
     return ok();
   }
-  if (is_dropped(key_of(held))) {
-    refuse(std::move(held), FinishReason::kRefused, detail_of_dropped(key_of(held)));
+  if (const WeightsKey key = key_of(held); is_dropped(key)) {
+    refuse(std::move(held), FinishReason::kRefused, detail_of_dropped(key));
     return ok();
   }
   // Held requests go first, so that a session's requests keep their order.

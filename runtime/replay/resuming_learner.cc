@@ -24,6 +24,7 @@ class ResumingLearner final : public TracedLearner {
       : TracedLearner(std::move(setup.learner), std::move(setup.next)),
         setup_(std::move(setup)),
         tenants_(setup_.points.size()) {
+    tell_restoring(setup_.is_restoring);
     for (size_t i = 0; i < tenants_.size(); ++i)
       tenants_[i].is_real = is_real_at_first(setup_.points[i], 0);
   }
@@ -123,6 +124,14 @@ class ResumingLearner final : public TracedLearner {
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
     return of(tenant).is_real ? learner().load(tenant, folder) : ok();
+  }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    RETURN_IF_ERROR(check_reached(tenant));
+    if (!of(tenant).is_real || !is_replaying(tenant))
+      return TracedLearner::load_weights(tenant, folder, others);
+    const Status then = TracedLearner::load_weights(tenant, folder, others);
+    return then.ok() ? learner().load_weights(tenant, folder, others) : then;
   }
   /// For a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {

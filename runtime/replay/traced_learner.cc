@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/train/adapter_training.h"
-#include "runtime/exec/actor_group.h"
 
 namespace primerl {
 namespace {
@@ -213,10 +212,6 @@ Result<TrainReport> TracedLearner::apply(TenantSlot tenant, const AdamNumbers& a
   return report;
 }
 
-/// Outside of steps a group is made from a saved state, in which the tenant had begun already. So
-/// the record after that state has no answer, and gets none.
-bool TracedLearner::is_restoring() { return ActorGroup::running_here().is_none(); }
-
 Status TracedLearner::begin_tenant(const AdapterTraining& tenant) {
   if (is_restoring()) return is_replaying(tenant.tenant) ? ok() : learner_->begin_tenant(tenant);
   if (is_replaying(tenant.tenant)) return recorded_begin(tenant.tenant);
@@ -363,6 +358,15 @@ void TracedLearner::set_wake(std::function<void()> wake) {
 
 Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
   return is_replaying(tenant) ? ok() : learner_->load(tenant, folder);
+}
+
+Status TracedLearner::load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                                   const std::filesystem::path& others) {
+  if (!is_replaying(tenant))
+    return calls_->keep(LearnerCall::kLoad, learner_->load_weights(tenant, folder, others));
+  Status loaded = calls_->take_status(LearnerCall::kLoad);
+  if (loaded.ok()) progress_.tenants[tenant].is_open = false;
+  return loaded;
 }
 
 /// Without an answer every sample is refused; then the end of its group of rollouts shows the

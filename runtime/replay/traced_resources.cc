@@ -35,10 +35,18 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
+/// A group is made from a saved state before its first step.
+bool is_restoring() { return ActorGroup::running_here().is_none(); }
+
+std::shared_ptr<TracedLearner> restored(std::shared_ptr<TracedLearner> learner) {
+  learner->tell_restoring(is_restoring);
+  return learner;
+}
+
 /// The resource. If it is a learner, an engine or an Outside, `keep` gets its answers.
 std::shared_ptr<Resource> traced(std::shared_ptr<Resource> made, const KeepAnswer& keep) {
   if (auto learner = std::dynamic_pointer_cast<Learner>(made))
-    return std::make_shared<TracedLearner>(std::move(learner), keep);
+    return restored(std::make_shared<TracedLearner>(std::move(learner), keep));
   if (auto* engine = observed_engine(made)) engine->add(engine_recorder(keep));
   if (auto outside = std::dynamic_pointer_cast<Outside>(made))
     return make_recording_outside(std::move(outside), keep);
@@ -275,6 +283,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.learner = std::move(learner);
       setup.next = next;
       setup.is_live = is_live;
+      setup.is_restoring = is_restoring;
       setup.points = points;
       setup.points.resize(plan.num_slots());
       add_joined_points(plan, recovery, owner, taken, setup.points);
@@ -307,6 +316,7 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
   setup.learner = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
   setup.is_live = [] { return false; };
+  setup.is_restoring = is_restoring;
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
   setup.points = std::move(points);
@@ -429,7 +439,7 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::shared_ptr<Resource>(std::move(replayed));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
-      return std::shared_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
+      return std::shared_ptr<Resource>(restored(std::make_shared<TracedLearner>(nullptr, next)));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
       return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(next));
     // Nothing outside is asked again, at any depth.
