@@ -143,8 +143,8 @@ bool Search::is_whole(const TraceStep& step) const {
          trace_.has_payload({step.link, step.incarnation, step.sequence});
 }
 
-/// Whether only one tenant drains, because it leaves its slot: the run goes on. A drain whose removal
-/// is not in the record is not followed, because it may be that of the run.
+/// Whether only one tenant drains, because it leaves its slot: the run continues. A drain whose
+/// removal is not in the record is not followed, because it may be that of the run.
 bool Search::drains_before_removal(const TraceStep& step) const {
   if (step.instance.is_none()) return false;
   const TenantSlot slot = plan_.instance(step.instance).tenant;

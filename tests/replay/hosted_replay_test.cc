@@ -193,7 +193,7 @@ TEST_F(HostedReplay, ATenantThatStayedIsPlayedToTheEnd) {
   EXPECT_THAT(several.error().text(), HasSubstr("name one of alice, bob~1, carl~2"));
 }
 
-/// kill -9 after any step: the record is followed, and the run goes on with the tenants of that
+/// kill -9 after any step: the record is followed, and the run continues with the tenants of that
 /// moment.
 TEST_F(HostedReplay, IsFollowedFromEveryStep) {
   uint64_t num_dropped_most = 0;
