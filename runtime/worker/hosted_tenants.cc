@@ -1,18 +1,21 @@
 #include "runtime/worker/hosted_tenants.h"
 
+#include <utility>
+
 #include "graph/joining.h"
 #include "runtime/backends/tenant_resources.h"
 
 namespace primerl {
 
-void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services) {
+void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
+                  std::function<void(TenantSlot slot, uint32_t tenancy)> joined) {
   if (!plan.settings.tenant_limits.are_set()) return;
-  setup.make_tenant = [&services](
+  setup.make_tenant = [&services, joined = std::move(joined)](
                           const Plan& graph,
                           const TenantChange& change) -> Result<std::shared_ptr<const Tenant>> {
     ASSIGN_OR_RETURN(auto tenant, tenant_of_table(graph, change.table, change.slot, change.tenancy,
                                                   *graph.catalog));
-    services.worker_files().begin_tenant(*tenant);
+    if (services.worker_files().begin_tenant(*tenant)) joined(change.slot, change.tenancy);
     return tenant;
   };
   setup.tenant_resources = tell_resource;

@@ -8,7 +8,9 @@
 namespace primerl {
 
 /// Adds this to `setup`. A graph without slots is left as it is. `services` must stay valid while
-/// the executor exists; it is called from every group's thread.
-void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services);
+/// the executor exists. `joined` hears of each tenant that a learner here is about to train. Both
+/// are called from every group's thread.
+void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
+                  std::function<void(TenantSlot slot, uint32_t tenancy)> joined);
 
 }  // namespace primerl

@@ -17,6 +17,13 @@ std::vector<std::string> planned_names(const Plan& plan) {
 
 }  // namespace
 
+bool runs_rollout(const Plan& plan, ProcessId process) {
+  return std::ranges::any_of(plan.instances, [&](const PlanInstance& one) {
+    return plan.node(one.node).contract->name == "rollout" &&
+           plan.group(one.group).process == process;
+  });
+}
+
 WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
                          const std::string& process, const std::vector<ResumePoint>& begun_from,
                          std::function<void(TenantSlot, int64_t)> on_checkpoint,
@@ -61,13 +68,13 @@ std::shared_ptr<WorkerFiles::Store> WorkerFiles::store_of(TenantSlot tenant) {
 }
 
 /// Groups that follow a record are at different steps, so each changes only what it writes itself.
-void WorkerFiles::begin_tenant(const Tenant& tenant) {
+bool WorkerFiles::begin_tenant(const Tenant& tenant) {
   const GroupId here = ActorGroup::running_here();
-  if (here.is_none()) return;
+  if (here.is_none()) return false;
   const Group& group = groups_[here.index()];
   const std::lock_guard<std::mutex> lock(mutex_);
   joined_[{here, tenant.slot}] = tenancy_name(tenant);
-  if (!group.has_learner) return;
+  if (!group.has_learner) return false;
   auto store = make_store(tenant);
   if (is_following_) {
     // What an earlier start wrote is not written again.
@@ -78,6 +85,7 @@ void WorkerFiles::begin_tenant(const Tenant& tenant) {
     store->last_step = store->newest.step;
   }
   checkpoints_[tenant.slot.index()] = std::move(store);
+  return true;
 }
 
 std::string WorkerFiles::label(TenantSlot slot) {
@@ -205,9 +213,10 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
   if (store == nullptr)
     return error(Code::kNotFound, "tenant slot {} is free: it has no checkpoint", tenant.value);
   // The recorded start or an earlier one wrote it.
-  if (step == store->newest.step) return store->newest.folder;
-  if (step < store->newest.step)
-    return store->newest.folder.parent_path() / fmt::format("step_{}", step);
+  if (const ResumePoint& newest = store->newest; !newest.folder.empty() && step <= newest.step) {
+    if (step == newest.step) return newest.folder;
+    return newest.folder.parent_path() / fmt::format("step_{}", step);
+  }
   RETURN_IF_ERROR(checkpoint_fault(step));
   auto begun = [&] {
     const std::lock_guard<std::mutex> lock(store->mutex);
@@ -220,7 +229,8 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   const auto store = store_of(tenant);
-  if (store == nullptr || step <= store->newest.step) return ok();
+  if (store == nullptr || (!store->newest.folder.empty() && step <= store->newest.step))
+    return ok();
   RETURN_IF_ERROR(checkpoint_fault(step));
   {
     const std::lock_guard<std::mutex> lock(store->mutex);

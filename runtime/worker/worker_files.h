@@ -26,6 +26,9 @@
 
 namespace primerl {
 
+/// Whether the process writes rollouts.jsonl: all Rollout nodes of a run share a process.
+bool runs_rollout(const Plan& plan, ProcessId process);
+
 class WorkerFiles final : public RunFiles {
  public:
   /// `on_checkpoint` is called for committed checkpoints that did not exist before, and `on_begin`
@@ -49,8 +52,8 @@ class WorkerFiles final : public RunFiles {
   Status resume(std::span<const TenantSlot> trained);
 
   /// A group is about to make the actors of a tenant that joined: what they write goes to the
-  /// tenant's files from now on. Call it on the group's thread.
-  void begin_tenant(const Tenant& tenant);
+  /// tenant's files from now on. Call it on the group's thread. True: the group trains the tenant.
+  bool begin_tenant(const Tenant& tenant);
   /// The name in files of the tenant that has the slot, as the running group knows it. "": the slot
   /// is free there.
   std::string label(TenantSlot slot);

@@ -112,7 +112,6 @@ class WorkerHost {
   Status prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
                       const std::vector<ResumePoint>& newest);
   RunEnded lead(RunMember& member);
-  bool runs_rollout() const;
   void note_fault(const Error& fault);
   bool has_fault();
   void obey(const ControlEvent& event, RunMember& member);
@@ -206,7 +205,7 @@ RunEnded WorkerHost::run() {
     std::vector<std::pair<std::string, uint64_t>> bytes_before;
     if (base_)
       bytes_before = base_->line_files;
-    else if (runs_rollout())
+    else if (runs_rollout(*plan_, process_))
       bytes_before = *recording.bytes_before;
     process_services.follow(std::move(bytes_before), newest, base_.has_value());
     recovery_ = std::make_unique<Recovery>(plan_, std::move(*record_),
@@ -294,14 +293,6 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   return ok();
 }
 
-/// All Rollout nodes of a run share a process, which writes rollouts.jsonl.
-bool WorkerHost::runs_rollout() const {
-  return std::any_of(plan_->instances.begin(), plan_->instances.end(), [this](const auto& one) {
-    return plan_->node(one.node).contract->name == "rollout" &&
-           plan_->group(one.group).process == process_;
-  });
-}
-
 void WorkerHost::note_fault(const Error& fault) {
   const std::lock_guard<std::mutex> lock(fault_mutex_);
   if (!fault_) fault_ = fault;
@@ -354,7 +345,9 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
   setup.cuts = cuts_.get();
-  host_tenants(*plan_, setup, process_services);
+  host_tenants(*plan_, setup, process_services, [this](TenantSlot slot, uint32_t tenancy) {
+    if (cuts_ != nullptr) cuts_->tenant_joined(slot, tenancy);
+  });
   RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   member_ = &member;

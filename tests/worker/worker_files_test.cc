@@ -86,5 +86,48 @@ TEST(WorkerFiles, ACheckpointThatWasBegunBeforeTheFaultIsNotCommitted) {
   EXPECT_THAT(complete_steps(checkpoints_folder(run.scratch.path(), "main", 1)), IsEmpty());
 }
 
+/// Each use of a slot has files of its own, and a step has the name of its tenancy.
+TEST(WorkerFiles, ATenantThatJoinedWritesItsOwnFiles) {
+  ScratchFolder scratch;
+  SmallGraph graph(2);
+  graph.num_free_slots = 1;
+  graph.settings.tenant_limits.tenants_max = 2;
+  WorkerFiles* files = nullptr;
+  std::vector<std::string> labels;
+  const auto join = [&](uint32_t tenancy) {
+    Tenant tenant;
+    tenant.name = "alice";
+    tenant.slot = TenantSlot(0);
+    tenant.tenancy = tenancy;
+    EXPECT_FALSE(files->begin_tenant(tenant)) << "no learner is in this group";
+    labels.push_back(files->label(tenant.slot));
+    EXPECT_TRUE(files->append_line("rollouts.jsonl", fmt::format("{}", tenancy)).ok());
+    return tenant;
+  };
+  Strings strings;
+  strings.on_start = [&](Puppet&) {
+    EXPECT_EQ(files->label(TenantSlot(0)), "main") << "the plan's own tenant";
+    EXPECT_EQ(files->label(TenantSlot(1)), "") << "a free slot";
+    const Tenant first = join(1);
+    files->end_tenant(first);
+    (void)join(2);
+    return ok();
+  };
+  graph.node("actor", {.strings = std::move(strings)});
+  const auto plan = graph.plan();
+  WorkerFiles made(
+      *plan, scratch.path(), "main", {}, [](TenantSlot, int64_t) {},
+      [](const Error& fault) { ADD_FAILURE() << fault.text(); });
+  files = &made;
+  SmallRun run(graph);
+  EXPECT_THAT(labels, ElementsAre("alice-1", "alice-2"));
+  for (const char* line : {"1", "2"})
+    EXPECT_EQ(read_text_file(scratch.path() / fmt::format("rollouts/alice-{}.jsonl", line)).value(),
+              fmt::format("{}\n", line));
+  const auto begun = made.begin_checkpoint(TenantSlot(1), 1);
+  ASSERT_FALSE(begun.ok());
+  EXPECT_THAT(begun.error().text(), HasSubstr("slot 1 is free"));
+}
+
 }  // namespace
 }  // namespace primerl::testing
