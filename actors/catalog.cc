@@ -10,6 +10,7 @@
 #include "actors/rollout/rollout.h"
 #include "actors/router/router.h"
 #include "actors/teacher/teacher.h"
+#include "actors/tinker/tinker.h"
 #include "actors/trainer/trainer.h"
 
 namespace primerl {
@@ -18,7 +19,7 @@ std::vector<Contract> actor_catalog() {
   return {
       Broadcaster::contract(), Data::contract(),    Decode::contract(),  Env::contract(),
       Gateway::contract(),     Judge::contract(),   Prefill::contract(), Rollout::contract(),
-      Router::contract(),      Teacher::contract(), Trainer::contract(),
+      Router::contract(),      Teacher::contract(), Tinker::contract(),  Trainer::contract(),
   };
 }
 

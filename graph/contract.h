@@ -138,6 +138,7 @@ struct Contract {
   bool is_source = false;       // its work() starts rollouts; a drain stops it first
   bool is_single = false;       // one instance (per tenant)
   bool is_one_tenant = false;   // an instance serves one tenant; several tenants need `per_tenant`
+  bool is_for_loops = false;    // a tenant that a client trains has no instance of it: for_loops()
   bool is_teacher = false;      // its tokenizer's model computes tokens of its tenants' policies
   bool asks_outside = false;    // the environment or rewards of its tenant may: see outside.h
   bool is_restartable = false;  // an instance that failed or is stuck is replaced, with its last
@@ -410,6 +411,12 @@ class ContractOf {
   }
   ContractOf&& one_tenant() && {
     contract_.is_one_tenant = true;
+    return std::move(*this);
+  }
+  /// It is a part of the loop that trains a tenant: it gives tasks or examples, plays rollouts or
+  /// judges them. An instance of a tenant that a client trains is vacant.
+  ContractOf&& for_loops() && {
+    contract_.is_for_loops = true;
     return std::move(*this);
   }
   /// Its engine computes tokens that another tokenizer made, so `check` compares both.

@@ -32,6 +32,14 @@ std::string joined(const Json& line, std::string_view body) {
   return text;
 }
 
+/// It becomes a header, so it must have no line end.
+Status check_content_type(std::string_view type) {
+  const bool is_printable = std::ranges::all_of(type, [](char c) { return c >= 0x20 && c < 0x7f; });
+  if (is_printable && type.size() <= kContentTypeBytesMax) return ok();
+  return error(Code::kInvalid, "a reply's content type has more than {} printable characters",
+               kContentTypeBytesMax);
+}
+
 std::string_view type_of(int32_t status) {
   if (status == 401) return "authentication_error";
   if (status == 403) return "permission_error";
@@ -52,6 +60,7 @@ std::string reply_call(const ClientReply& reply) {
   Json line = Json::object();
   line.set("call", "reply").set("request", reply.request).set("status", reply.status);
   if (!reply.request_id.empty()) line.set("request_id", reply.request_id);
+  if (!reply.content_type.empty()) line.set("content_type", reply.content_type);
   return joined(line, reply.body);
 }
 
@@ -83,6 +92,10 @@ Result<HttpCall> read_http_call(std::string_view call) {
   if (parts.line.find("request_id") != nullptr) {
     ASSIGN_OR_RETURN(read.reply.request_id, parts.line.get_string("request_id"));
   }
+  if (parts.line.find("content_type") != nullptr) {
+    ASSIGN_OR_RETURN(read.reply.content_type, parts.line.get_string("content_type"));
+    RETURN_IF_ERROR(check_content_type(read.reply.content_type));
+  }
   read.reply.body = parts.body;
   return read;
 }
@@ -96,6 +109,7 @@ std::string write_client_request(const ClientRequest& request) {
   set_if("session", request.session);
   set_if("request_id", request.request_id);
   set_if("tenant", request.tenant);
+  set_if("content_type", request.content_type);
   if (request.engine >= 0) line.set("engine", request.engine);
   line.set("received", request.received);
   return joined(line, request.body);
@@ -108,7 +122,7 @@ Result<ClientRequest> read_client_request(std::string_view answer) {
   ASSIGN_OR_RETURN(request.path, parts.line.get_string("path"));
   for (const auto& [key, target] :
        {std::pair("session", &request.session), std::pair("request_id", &request.request_id),
-        std::pair("tenant", &request.tenant)}) {
+        std::pair("tenant", &request.tenant), std::pair("content_type", &request.content_type)}) {
     if (parts.line.find(key) == nullptr) continue;
     ASSIGN_OR_RETURN(*target, parts.line.get_string(key));
   }

@@ -22,8 +22,10 @@ namespace primerl {
 
 inline constexpr size_t kClosedRequestsMax = 1024;  // of one answer to `closed`
 inline constexpr size_t kClientNameBytesMax = 256;  // of a session and of a request id
-inline constexpr int32_t kEngineIndexMax = 65535;   // of X-data-parallel-rank
-inline constexpr int32_t kRetryAfterSeconds = 1;    // in replies with status 429 and 503
+inline constexpr size_t kContentTypeBytesMax = 128;
+inline constexpr std::string_view kJsonContentType = "application/json";
+inline constexpr int32_t kEngineIndexMax = 65535;  // of X-data-parallel-rank
+inline constexpr int32_t kRetryAfterSeconds = 1;   // in replies with status 429 and 503
 
 /// A request of a client.
 struct ClientRequest {
@@ -35,14 +37,16 @@ struct ClientRequest {
   int32_t engine = -1;     // header X-data-parallel-rank; -1: none
   int64_t received = 0;    // when its last byte came: seconds since 1970
   std::string body;
+  std::string content_type = {};  // small letters, without parameters; empty: JSON, or not said
 };
 
-/// The reply to a request. The body is JSON.
+/// The reply to a request.
 struct ClientReply {
   uint64_t request = 0;  // the id of the `accept` call
   int32_t status = 200;
   std::string request_id;  // sent back as X-Request-ID; empty: none
   std::string body;
+  std::string content_type = {};  // of the body; empty: JSON
 };
 
 /// A call as the listener reads it.

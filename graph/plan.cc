@@ -148,9 +148,15 @@ std::string_view to_string(EdgeTransport transport) {
   return "unknown";
 }
 
+bool Plan::is_vacant(InstanceId id) const {
+  const TenantSlot slot = instance(id).tenant;
+  if (slot.is_none()) return false;
+  return is_free(slot) || (tenants[slot.index()].is_client && contract_of(id).is_for_loops);
+}
+
 bool Plan::is_vacant(GroupId id) const {
   return std::ranges::all_of(group(id).instances,
-                             [this](InstanceId each) { return is_free(instance(each).tenant); });
+                             [this](InstanceId each) { return is_vacant(each); });
 }
 
 std::vector<Tenant> Plan::all_slots() const {
@@ -173,6 +179,7 @@ bool Plan::is_restartable(ProcessId id) const {
 bool Plan::are_joined(InstanceId sender, InstanceId target) const {
   const TenantSlot from = instance(sender).tenant, to = instance(target).tenant;
   if (!from.is_none() && !to.is_none() && from != to) return false;
+  if (!settings.tenant_limits.are_set() && (is_vacant(sender) || is_vacant(target))) return false;
   const ProcessId here = process_of(sender), there = process_of(target);
   return here == there || process(here).place < 0 || process(here).place != process(there).place;
 }

@@ -200,7 +200,10 @@ struct Plan {
   bool is_free(TenantSlot slot) const {
     return !slot.is_none() && slot.index() >= tenants.size() && slot.index() < num_slots();
   }
-  /// Whether all instances of the group are of free slots.
+  /// Whether the instance does nothing and gets no message: its slot is free, or a client trains
+  /// its tenant and its actor is a part of loops (Contract::is_for_loops).
+  bool is_vacant(InstanceId id) const;
+  /// Whether all instances of the group are vacant.
   bool is_vacant(GroupId id) const;
   /// The tenant of a slot, or the limits of a free one.
   const Tenant& in_slot(TenantSlot slot) const {
@@ -213,7 +216,8 @@ struct Plan {
   /// connected processes send their requests again.
   bool is_restartable(ProcessId id) const;
   /// Whether an edge between their nodes has a link between these two instances: equal slots if
-  /// both have one, and the same replica in a place with replicas.
+  /// both have one, and the same replica in a place with replicas. Without limits, vacant instances
+  /// have none; with them, a later tenant of the slot may need it.
   bool are_joined(InstanceId sender, InstanceId target) const;
 };
 

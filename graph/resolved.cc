@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/base/random.h"
+#include "graph/check/rules.h"
 #include "graph/resolve.h"
 
 namespace primerl {
@@ -154,7 +155,9 @@ void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
       writer.raw(fmt::format("reward = {}\n",
                              rewards_text(writer, tenant.rewards, *reward, path + ".reward")));
   }
-  writer.options(tenant_options(), &tenant, written);
+  // Without the keys that a file with the other kind of tenant must not have.
+  writer.options(tenant_options(), &tenant, written,
+                 tenant.is_client ? keys_of_loops() : std::vector<std::string>{"client"});
 }
 
 void write_resource(Writer& writer, const Draft& draft, const PlanResource& resource) {

@@ -245,7 +245,10 @@ struct Tenant {
   std::string best_by = "reward/all/mean";
   int64_t straggler_wait_ms = 0;  // how long a batch waits for an older group
   int64_t inflight = 0;           // most rollouts at once; 0 = only `max_inflight` of the node
-                                  // limits them
+                                  // limits them. Of a client: most samples
+  /// A client trains it by halves of a step, so it has no environment, groups or batches
+  /// (docs/design/client-steps.md). The instances of nodes for loops are vacant in its slot.
+  bool is_client = false;
   /// Share of engines and learner, by tokens, while other tenants need them too. 0 in a file means
   /// an equal part of what the other tenants leave; here that part is filled in, above 0.
   double share = 0;
@@ -257,6 +260,8 @@ struct Tenant {
   int64_t inflight_max = 0;
   // Not a key: tasks of all epochs; 0 = no limit.
   int64_t tasks_max = 0;
+  // Not a key: the model that it trains, by its name in the graph file.
+  std::string base_model;
   // Not a key: which use of its slot and name this is, from 0 (graph/tenancies.h).
   uint32_t tenancy = 0;
   // Not a key: groups of examples of all epochs of supervised training; 0 = no limit.
@@ -283,6 +288,8 @@ struct Tenant {
   /// The environment's name in metrics and lines.
   const std::string& environment_label() const { return label.empty() ? environment.name : label; }
 };
+/// `max_steps` of a tenant that a client trains: it does not end by steps.
+inline constexpr int64_t kClientStepsMax = INT32_MAX;
 /// Most environments of one tenant, and the largest weight of one.
 inline constexpr size_t kTenantEnvironmentsMax = 64;
 inline constexpr int64_t kEnvironmentWeightMax = 1000;

@@ -2,8 +2,8 @@
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
 # With --tests also the Python packages of requirements-tests.txt, promtool, the folder of a real
-# model, and verifiers. With --soak also the oldest version of verifiers. Does nothing, quickly,
-# when nothing is missing.
+# model, verifiers, and the SDK of Tinker. With --soak also the oldest version of verifiers. Does
+# nothing, quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
 # PRIMERL_OFFLINE=1             install nothing, only list what is missing
@@ -254,6 +254,25 @@ oldest_verifiers_ready() {
   echo "$key" >"$folder/.key"
 }
 
+# Installs the SDK of Tinker into an environment of its own: its clients talk to runs over HTTP
+# only. Without a package index its tests are skipped.
+tinker_ready() {
+  local folder=$venv/tinker key
+  key=$(sha256sum scripts/requirements-tinker.txt | cut -d' ' -f1)
+  [ -x "$folder/bin/python" ] && [ "$(cat "$folder/.key" 2>/dev/null)" = "$key" ] && return
+  say "installing the SDK of Tinker (350 MB to keep)"
+  rm -rf "$folder"
+  local options=(-r scripts/requirements-tinker.txt)
+  [ -n "${PRIMERL_OFFLINE:-}" ] && options+=(--no-index)
+  "$venv/bin/python" -m venv "$folder" >&2 &&
+    "$folder/bin/python" -m pip install --disable-pip-version-check -q "${options[@]}" >&2 || {
+    rm -rf "$folder"
+    say "warning: there is no SDK of Tinker: its tests will be skipped"
+    return
+  }
+  echo "$key" >"$folder/.key"
+}
+
 install_packages
 stamped torch torch_ready
 if [ "$with_tests" = yes ]; then
@@ -261,6 +280,7 @@ if [ "$with_tests" = yes ]; then
   promtool_ready
   real_model_ready
   verifiers_ready
+  tinker_ready
 fi
 [ "$with_soak" = yes ] && oldest_verifiers_ready
 exit 0

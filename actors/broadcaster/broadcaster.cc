@@ -36,6 +36,13 @@ Contract Broadcaster::contract() {
       .state([](auto& f) { f("keys", &Broadcaster::keys_)("armed", &Broadcaster::armed_); });
 }
 
+Status Broadcaster::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  std::erase_if(keys_, [slot](const auto& each) { return each.first.tenant == slot; });
+  arm();
+  return ok();
+}
+
 std::string Broadcaster::name_of(WeightsKey key, PolicyVersion version) const {
   const std::string& tenant = services().tenant(key.tenant).name;
   return key.is_snapshot()

@@ -37,6 +37,8 @@ class Broadcaster final : public Actor {
   explicit Broadcaster(const BroadcasterOptions& options) : options_(options) {}
 
   Status on_peer(const PeerEvent& event) override;
+  /// At kLeave it forgets the tenant's keys.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// What one engine has applied for one key.

@@ -11,8 +11,55 @@ Status EngineUser::start(Resources& resources) {
   engine_ = &resources.get<Engine>("engine");
   weights_ = resources.get_if<WeightChannel>("weights");
   if (weights_ != nullptr) RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
-  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
+  for (const TenantSlot slot : services().tenants()) known_[slot] = false;
+  choose_load_tenant();
   return ok();
+}
+
+Status EngineUser::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  switch (kind) {
+    case TenantChange::Kind::kJoin:  // other processes may not know it yet
+      known_.erase(slot);
+      break;
+    case TenantChange::Kind::kStart:
+    case TenantChange::Kind::kResume:
+      known_[slot] = false;
+      break;
+    case TenantChange::Kind::kPause:
+      if (known_.contains(slot)) known_[slot] = true;
+      break;
+    case TenantChange::Kind::kLeave:
+      known_.erase(slot);
+      drop_tenant(slot);
+      break;
+  }
+  choose_load_tenant();
+  return ok();
+}
+
+void EngineUser::choose_load_tenant() {
+  const auto open = std::ranges::find(known_, false, [](const auto& each) { return each.second; });
+  if (open != known_.end())
+    load_tenant_ = open->first;
+  else
+    load_tenant_ = known_.empty() ? TenantSlot() : known_.begin()->first;
+}
+
+/// The other user of the engine does the same; what is dropped already is ignored.
+void EngineUser::drop_tenant(TenantSlot slot) {
+  std::set<WeightsKey> keys;
+  if (weights_ != nullptr) keys.insert(weights_key(services(), slot));
+  for (const auto& [key, version] : applied_.of_tenant(slot)) keys.insert(key);
+  for (const auto& [key, coming] : coming_)
+    if (key.tenant == slot) keys.insert(key);
+  for (const WeightsKey key : keys) {
+    coming_.erase(key);
+    applied_.erase(key);
+    engine_->drop(key);
+    weights_->drop(key);
+  }
+  // A load that was sent for the tenant may not have arrived.
+  sent_load_.reset();
 }
 
 /// Drops updates whose weights have not arrived: they are not applied any more.
@@ -53,8 +100,8 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
   return ok();
 }
 
-/// Both users of an engine get the update, and each drops what it knows: the first one drops the
-/// key from the engine, and the other one may have applied it again meanwhile.
+/// Both users of an engine get the update, and each forgets the key. The other one cannot apply it
+/// again: the channel of this process has forgotten it.
 void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
   std::set<WeightsKey> gone;
   const auto look_at = [&](WeightsKey each) {
@@ -72,8 +119,8 @@ void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
   for (const WeightsKey each : gone) {
     coming_.erase(each);
     applied_.erase(each);
-    engine_->drop(each);
     weights_->drop(each);
+    on_drop(each);
   }
   send_load(engine_->state(), std::nullopt, {gone.begin(), gone.end()});
 }

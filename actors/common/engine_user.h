@@ -7,9 +7,10 @@
 /// when it fails; the version of the update itself always. While it waits for its bytes, or until
 /// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
 /// other. One handler call applies at most one of them. A snapshot that an update drops, or no
-/// longer names, is dropped at once by engine and channel: its sequences end as cancelled, and
-/// later requests for it are refused. A node with `weights = "none"` has no channel: its engine is
-/// frozen. Threads: the engine's.
+/// longer names, is dropped from the channel at once, and later requests for it are refused.
+/// Prefill drops it from the engine, once none of its prompts waits there: their ends would have no
+/// receiver. Its other sequences then end as cancelled. A node with `weights = "none"` has no
+/// channel: its engine is frozen. Threads: the engine's.
 #pragma once
 
 #include <map>
@@ -41,6 +42,8 @@ class EngineUser : public Actor {
   Status drain() override;
   /// A router that was restarted knows nothing of the engine: it gets the load again.
   Status on_peer(const PeerEvent& event) override;
+  /// At kLeave it drops the tenant's keys from the engine and the channel.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  protected:
   Status on_update(const PolicyUpdate& update);
@@ -53,6 +56,8 @@ class EngineUser : public Actor {
   void send_load(const EngineState& state) { send_load(state, std::nullopt, {}); }
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool has_changed(const EngineLoad& told, const EngineLoad& now) const = 0;
+  /// The snapshot takes no more requests, and the channel has forgotten it.
+  virtual void on_drop(WeightsKey) {}
   /// The members that handlers change here, for the contract of the derived actor.
   template <class F>
   static void engine_fields(F& f) {
@@ -65,6 +70,9 @@ class EngineUser : public Actor {
   Out<EngineLoad> load_;
 
  private:
+  /// A paused tenant may be draining, and a load of it would be one more of its messages.
+  void choose_load_tenant();
+  void drop_tenant(TenantSlot slot);
   /// An update whose bytes have not arrived, or that the engine is preparing.
   struct Coming {
     PolicyVersion version;
@@ -93,7 +101,9 @@ class EngineUser : public Actor {
                    const std::vector<WeightsKey>& gone) const;
 
   WeightChannel* weights_ = nullptr;  // null: the engine is frozen
+  // Both follow from the tenants and on_tenant(), and are not saved.
   TenantSlot load_tenant_;            // any tenant: a load concerns all of them
+  std::map<TenantSlot, bool> known_;  // tenants that every process knows; true: it is paused
   // Touched only by handlers.
   VersionsByKey applied_;
   std::map<WeightsKey, Coming> coming_;

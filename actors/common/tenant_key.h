@@ -3,6 +3,8 @@
 /// by its adapter; none is the moving key.
 #pragma once
 
+#include <algorithm>
+
 #include "graph/base/services.h"
 #include "graph/tenancies.h"
 #include "graph/tenant.h"
@@ -24,6 +26,13 @@ inline WeightsKey key_of(const Services& services, TenantSlot slot, AdapterId ad
 /// The adapter of a key in a message: none for a moving key.
 inline AdapterId adapter_in_message(WeightsKey key) {
   return key.is_snapshot() ? key.adapter : AdapterId();
+}
+
+/// Whether the key is of a tenant that is there, and not of an earlier one of its slot.
+inline bool is_present(const Services& services, WeightsKey key) {
+  const auto tenants = services.tenants();
+  return std::find(tenants.begin(), tenants.end(), key.tenant) != tenants.end() &&
+         key.moving_key() == weights_key(services, key.tenant);
 }
 
 /// The version of a key in a PolicyLive, PolicyUpdate or PolicyApplied of tenant `slot`: of its

@@ -93,6 +93,7 @@ Contract Data::contract() {
       .demands("curriculum", &fault_of_curriculum, "leave it out")
       .gives_examples(&num_examples_of)
       .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
+      .for_loops()
       .source()
       .own_thread()
       .single()

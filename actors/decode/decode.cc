@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "actors/common/completion.h"
+#include "graph/tenancies.h"
+#include "graph/tenant.h"
 
 namespace primerl {
 namespace {
@@ -126,6 +128,26 @@ Status Decode::drain() {
   return EngineUser::drain();
 }
 
+/// Requests of the tenant are left only if it failed; their answers have no receiver.
+Status Decode::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  RETURN_IF_ERROR(EngineUser::on_tenant(slot, kind));
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  for (const auto& [name, known] : running_)
+    if (name.tenant == slot) engine_->abort(sequence_of(name));
+  std::erase_if(running_, [slot](const auto& each) { return each.first.tenant == slot; });
+  std::erase_if(ended_early_,
+                [slot](const auto& each) { return request_of(each.first).tenant == slot; });
+  std::erase_if(finished_,
+                [slot](const Finished& each) { return request_of(each.id).tenant == slot; });
+  return ok();
+}
+
+bool Decode::is_present(RequestName name) const {
+  const auto tenants = services().tenants();
+  return std::ranges::find(tenants, name.tenant) != tenants.end() &&
+         name.request >= first_request_of(services().tenant(name.tenant).tenancy);
+}
+
 void Decode::apply_holds() {
   const Time now = services().now();
   if (const auto end = holds_.next_end())
@@ -162,6 +184,7 @@ Result<bool> Decode::work() {
 
 void Decode::take_finished() {
   for (auto& event : engine_->take_finished()) {
+    if (!is_present(request_of(event.id))) continue;
     const bool is_passed_on = event.was_prefilled && running_.count(request_of(event.id)) == 0;
     if (is_passed_on)
       ended_early_.insert_or_assign(event.id, Finished{std::move(event)});

@@ -49,6 +49,7 @@ class Decode final : public EngineUser {
   Result<bool> work() override;
   Status drain() override;
   bool idle() const override;
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// The fields of the answer that the engine does not know.
@@ -89,6 +90,8 @@ class Decode final : public EngineUser {
   void apply_holds();
 
   void take_finished();
+  /// Whether the tenant that sent the request is there. One that left may leave sequences behind.
+  bool is_present(RequestName name) const;
   void answer(const FinishEvent& event);
   void answer(const FinishEvent& event, RequestName name, const Known& known);
   void fill(EngineLoad& load, const EngineState& state) const override;

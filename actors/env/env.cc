@@ -73,6 +73,7 @@ Contract Env::contract() {
       })
       .takes_tasks()
       .asks_outside()
+      .for_loops()
       .source()
       .own_thread()
       .restartable()
@@ -195,6 +196,11 @@ Status Env::drain() {
   runs_.clear();
   asked_.clear();
   coming_.clear();
+  return ok();
+}
+
+Status Env::on_tenant(TenantSlot, TenantChange::Kind kind) {
+  is_paused_ = kind == TenantChange::Kind::kJoin || kind == TenantChange::Kind::kPause;
   return ok();
 }
 

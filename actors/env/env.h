@@ -74,6 +74,8 @@ class Env final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
+  /// While its tenant is paused it gives no task.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// An action that waits for answers from outside.
@@ -248,6 +250,7 @@ class Env final : public Actor {
   int64_t most_room_ = 0;          // of `task`, with a curriculum: its space while no task waits
   int64_t num_task_faults_ = 0;    // in a row
   bool is_draining_ = false;
+  bool is_paused_ = false;               // its tenant; follows from on_tenant() and is not saved
   Worlds worlds_;                        // destroyed before their environment
   std::map<uint64_t, Judging> judging_;  // by trajectory
   std::map<uint64_t, Driven> runs_;      // that have no end, by session of the call

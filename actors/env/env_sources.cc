@@ -153,6 +153,7 @@ std::optional<TaskSource> Env::draw(uint64_t ordinal) {
 }
 
 bool Env::may_send_task() {
+  if (is_paused_) return false;
   const int64_t space = task_.room();
   if (rows_.empty()) return space > 0;
   most_room_ = std::max(most_room_, space);

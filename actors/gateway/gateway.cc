@@ -69,14 +69,39 @@ Status Gateway::start(Resources& resources) {
   listener_ = &resources.get<Outside>("listener");
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
   next_request_ = kFirstRequest;
-  for (const TenantSlot slot : services().tenants()) {
-    tenants_[slot];
-    const Tenant& tenant = services().tenant(slot);
-    if (!tenant.mix.empty())
-      mixes_.emplace(slot,
-                     TaskMix(weights_of(tenant), services().random(slot, kTaskMixSeed, 0).next()));
-  }
+  for (const TenantSlot slot : services().tenants()) begin_tenant(slot);
   return ok();
+}
+
+void Gateway::begin_tenant(TenantSlot slot) {
+  tenants_[slot];
+  const Tenant& tenant = services().tenant(slot);
+  if (!tenant.mix.empty())
+    mixes_.emplace(slot,
+                   TaskMix(weights_of(tenant), services().random(slot, kTaskMixSeed, 0).next()));
+}
+
+Status Gateway::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  if (kind == TenantChange::Kind::kJoin) begin_tenant(slot);
+  if (kind == TenantChange::Kind::kPause)
+    paused_.insert(slot);
+  else
+    paused_.erase(slot);
+  if (kind == TenantChange::Kind::kLeave) drop_tenant(slot);
+  return ok();
+}
+
+void Gateway::drop_tenant(TenantSlot slot) {
+  std::vector<uint64_t> open;
+  for (const auto& [number, generation] : generations_)
+    if (generation.tenant == slot && generation.first == 0) open.push_back(number);
+  for (const uint64_t number : open)
+    fail(number, error(Code::kNotFound, "the model '{}' does not exist any more",
+                       services().tenant(slot).name));
+  tenants_.erase(slot);
+  mixes_.erase(slot);
+  std::erase_if(requests_, [slot](const auto& each) { return each.first.first == slot; });
+  std::erase_if(formats_, [slot](const auto& each) { return each.first.first == slot; });
 }
 
 Result<bool> Gateway::work() {
@@ -147,7 +172,7 @@ TenantSlot Gateway::next_tenant() const {
   for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
   if (num_inflight >= options_.max_inflight) return next;
   for (const auto& [slot, tenant] : tenants_) {
-    if (next_of(tenant) == tenant.waiting.end()) continue;
+    if (next_of(slot, tenant) == tenant.waiting.end()) continue;
     if (tenant.num_inflight >= inflight_max(slot)) continue;
     const double share = std::max(services().tenant(slot).share, 1e-9);
     const double load = static_cast<double>(tenant.num_inflight + 1) / share;
@@ -158,8 +183,9 @@ TenantSlot Gateway::next_tenant() const {
   return next;
 }
 
-std::deque<uint64_t>::const_iterator Gateway::next_of(const TenantState& tenant) const {
-  if (!tenant.live.is_none()) return tenant.waiting.begin();
+std::deque<uint64_t>::const_iterator Gateway::next_of(TenantSlot slot,
+                                                      const TenantState& tenant) const {
+  if (!tenant.live.is_none() && !paused_.contains(slot)) return tenant.waiting.begin();
   // Only a run knows its version. It does not wait for requests that wait for a version.
   return std::ranges::find_if(
       tenant.waiting, [this](uint64_t number) { return generations_.at(number).run.has_value(); });
@@ -172,7 +198,7 @@ void Gateway::send_waiting() {
     const TenantSlot slot = next_tenant();
     if (slot.is_none()) return;
     TenantState& tenant = tenants_[slot];
-    const auto next = next_of(tenant);
+    const auto next = next_of(slot, tenant);
     const uint64_t number = *next;
     tenant.waiting.erase(next);
     send(number);

@@ -55,6 +55,9 @@ class Gateway final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
+  /// Requests of clients wait while their tenant is paused; those of its runs do not. At kLeave
+  /// they fail.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override;
   Status on_peer(const PeerEvent& event) override;
 
@@ -143,7 +146,9 @@ class Gateway final : public Actor {
   void send_waiting();
   TenantSlot next_tenant() const;
   /// The next generation of a tenant that may be sent; the end of `waiting` if there is none.
-  std::deque<uint64_t>::const_iterator next_of(const TenantState& tenant) const;
+  std::deque<uint64_t>::const_iterator next_of(TenantSlot slot, const TenantState& tenant) const;
+  void begin_tenant(TenantSlot slot);
+  void drop_tenant(TenantSlot slot);
   int64_t inflight_max(TenantSlot tenant) const;
   void send(uint64_t number);
   void send_cancels();
@@ -215,7 +220,9 @@ class Gateway final : public Actor {
   // Constant after start.
   Outside* listener_ = nullptr;
   Tokenizer* tokenizer_ = nullptr;
+  // Both follow from the tenants and on_tenant(), and are not saved.
   std::map<TenantSlot, TaskMix> mixes_;  // of tenants with several environments
+  std::set<TenantSlot> paused_;
   // Follows from the tenants; not saved.
   std::map<std::pair<TenantSlot, std::string>, chat::ChatFormat> formats_;
   // Touched only by handlers.

@@ -93,6 +93,7 @@ Contract Judge::contract() {
            at_most(scores_in_flight()))
       .out("cancel", &Judge::cancel_, "cancelled requests", burst(cancels_of_drain()),
            at_most(requests_in_flight()))
+      .for_loops()
       .single()
       .one_tenant()
       .state([](auto& f) {

@@ -1,5 +1,6 @@
 #include "actors/messages/catalog.h"
 
+#include "actors/messages/client.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/judge.h"
 #include "actors/messages/load.h"
@@ -27,6 +28,8 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<MemberClosed>(),
       &message_type<MemberTurn>(),
       &message_type<Observation>(),
+      &message_type<PassDone>(),
+      &message_type<PassRequest>(),
       &message_type<PolicyApplied>(),
       &message_type<PolicyLive>(),
       &message_type<PolicyUpdate>(),
@@ -35,7 +38,11 @@ std::vector<const MessageType*> message_catalog() {
       &message_type<RunAnswered>(),
       &message_type<Task>(),
       &message_type<TrajectoryGroup>(),
+      &message_type<UpdateDone>(),
+      &message_type<UpdateRequest>(),
+      &message_type<WeightsDone>(),
       &message_type<WeightsReady>(),
+      &message_type<WeightsRequest>(),
   };
 }
 

@@ -60,20 +60,43 @@ Contract Prefill::contract() {
         engine_fields(f);
         f("submitted", &P::submitted_)("done_waiting", &P::done_waiting_)("parked", &P::parked_)(
             "leases", &P::leases_)("is_lease_armed", &P::is_lease_armed_)(
-            "cancelled", &P::cancelled_)("num_received", &P::num_received_)("sessions",
-                                                                            &P::sessions_);
+            "cancelled", &P::cancelled_)("num_received", &P::num_received_)(
+            "sessions", &P::sessions_)("dropping", &P::dropping_);
       });
 }
 
 Status Prefill::start(Resources& resources) {
   RETURN_IF_ERROR(EngineUser::start(resources));
+  count_sessions();
+  return ok();
+}
+
+/// At kLeave requests of the tenant are left only if it failed; their answers have no receiver.
+Status Prefill::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  RETURN_IF_ERROR(EngineUser::on_tenant(slot, kind));
+  count_sessions();
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  for (const auto& [name, submitted] : submitted_)
+    if (name.tenant == slot) engine_->abort(sequence_of(name));
+  std::erase_if(submitted_, [slot](const auto& each) { return each.first.tenant == slot; });
+  std::erase_if(done_waiting_,
+                [slot](const Done& done) { return request_of(done.event.id).tenant == slot; });
+  for (const Lease& lease : leases_)
+    if (request_of(lease.id).tenant == slot) engine_->expire(lease.id);
+  std::erase_if(leases_,
+                [slot](const Lease& lease) { return request_of(lease.id).tenant == slot; });
+  if (parked_ && parked_->name.tenant == slot) (void)unpark();
+  sessions_.drop(slot);
+  return ok();
+}
+
+void Prefill::count_sessions() {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   // Twice the rollouts in flight, so that a session that waits for its environment is kept even if
   // as many other sessions begin and end meanwhile.
   sessions_max_ = static_cast<size_t>(std::max(2 * inflight, kSessionsAtLeast));
-  return ok();
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {
@@ -110,8 +133,8 @@ Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t
                        RequestName name, StepRef cause, InstanceId origin) {
   ASSIGN_OR_RETURN(const WeightsKey key, key_for(name.tenant, request.adapter));
   RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name, key.adapter)));
-  submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
-                      origin};
+  submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()),
+                      cause,           origin,          key.adapter};
   return ok();
 }
 
@@ -175,6 +198,7 @@ Result<bool> Prefill::work() {
   // A sequence may end in the engine before its prompt is complete. Decode answers it.
   if (done_waiting_.empty() && state.num_waiting == 0) submitted_.clear();
   if (state.num_held == 0) leases_.clear();
+  drop_idle_keys();
   send_load(state);
   return engine_->has_work() || !done_waiting_.empty();
 }
@@ -213,6 +237,23 @@ Status Prefill::on_lease() {
   is_lease_armed_ = true;
   services().set_timer("lease", std::max(leases_.front().ends - now, least));
   return ok();
+}
+
+void Prefill::on_drop(WeightsKey key) {
+  dropping_.insert(key);
+  drop_idle_keys();
+}
+
+/// Decode does not know where the answer to a waiting prompt goes. A prompt that is complete was
+/// handed over, or will be, and Decode answers for it.
+void Prefill::drop_idle_keys() {
+  std::erase_if(dropping_, [this](WeightsKey key) {
+    const bool is_waited_for = std::ranges::any_of(submitted_, [key](const auto& each) {
+      return WeightsKey{each.first.tenant, each.second.adapter} == key;
+    });
+    if (!is_waited_for) engine_->drop(key);
+    return !is_waited_for;
+  });
 }
 
 void Prefill::fill(EngineLoad& load, const EngineState& state) const {

@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "actors/common/engine_user.h"
 #include "actors/common/request_name.h"
@@ -40,6 +41,7 @@ class Prefill final : public EngineUser {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   bool idle() const override;
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
 
  private:
   /// The fields of PrefillDone, kept until the prompt is complete.
@@ -49,12 +51,13 @@ class Prefill final : public EngineUser {
     int32_t num_prompt_tokens = 0;
     StepRef cause;
     InstanceId origin;
+    AdapterId adapter;  // of the weights key
 
     template <class F>
     static void fields(F& f) {
       using S = Submitted;
       f("session", &S::session)("attempt", &S::attempt)("num_prompt_tokens", &S::num_prompt_tokens)(
-          "cause", &S::cause)("origin", &S::origin);
+          "cause", &S::cause)("origin", &S::origin)("adapter", &S::adapter);
     }
   };
   /// A finished prompt that was not forwarded yet.
@@ -95,6 +98,7 @@ class Prefill final : public EngineUser {
   Status on_lease();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
+  void count_sessions();
   Status submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                 RequestName name, StepRef cause, InstanceId origin);
   /// Submits the parked request again. Then the engine has it, or it is answered, or it stays
@@ -107,15 +111,19 @@ class Prefill final : public EngineUser {
   void answer_parked(const Parked& parked, FinishReason end, std::string detail);
   void fill(EngineLoad& load, const EngineState& state) const override;
   bool has_changed(const EngineLoad& told, const EngineLoad& now) const override;
+  void on_drop(WeightsKey key) override;
+  /// Drops the keys of dropping_ without a prompt in submitted_ from the engine.
+  void drop_idle_keys();
 
   const PrefillOptions options_;
-  size_t sessions_max_ = 0;  // constant after start
+  size_t sessions_max_ = 0;  // of the tenants that are there
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
   std::deque<Done> done_waiting_;  // prefilled in the engine, not forwarded yet
   std::optional<Parked> parked_;   // the port `request` is paused
   std::deque<Lease> leases_;       // of forwarded prompts, in the order of their ends
   bool is_lease_armed_ = false;
+  std::set<WeightsKey> dropping_;  // snapshots that the engine still has
   CancelledEarly cancelled_;
   SessionPrompts sessions_;
   uint64_t num_received_ = 0;

@@ -25,6 +25,12 @@ const std::vector<int32_t>* SessionPrompts::take(SessionName name, const TokenPr
   return &prompt.tokens;
 }
 
+void SessionPrompts::drop(TenantSlot tenant) {
+  for (auto next = prompts_.lower_bound({tenant, 0});
+       next != prompts_.end() && next->first.tenant == tenant;)
+    forget((next++)->first);
+}
+
 void SessionPrompts::forget(SessionName name) {
   const auto found = prompts_.find(name);
   num_tokens_ -= static_cast<int64_t>(found->second.tokens.size());

@@ -31,6 +31,9 @@ class SessionPrompts {
                                    std::span<const int32_t> tokens, int64_t tokens_max,
                                    size_t sessions_max);
 
+  /// Drops the sessions of a tenant.
+  void drop(TenantSlot tenant);
+
   int64_t num_tokens() const { return num_tokens_; }
   size_t num_sessions() const { return prompts_.size(); }
 

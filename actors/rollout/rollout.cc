@@ -103,6 +103,7 @@ Contract Rollout::contract() {
       .out("closed", &Rollout::closed_, "runs whose requests the gateway must refuse",
            serves_runs(), burst(run_ends_of_one_handler()),
            at_most(&O::max_inflight, "max_inflight"))
+      .for_loops()
       .single()
       .one_tenant()
       .state([](auto& f) {
@@ -171,7 +172,7 @@ Status Rollout::on_task(const Task& task) {
 
 Status Rollout::finish_handler() {
   if (!made_.is_none()) pace_.update_counts(gate_limits(), counts_, made_, services().now());
-  if (evaluates()) advance_evaluation();
+  if (evaluates() && !is_paused_) advance_evaluation();
   end_run_if_over();
   send_scores();
   open_held_task();
@@ -184,7 +185,7 @@ Status Rollout::finish_handler() {
 
 void Rollout::open_held_task() {
   if (!held_task_) return;
-  if (has_ended_ || options_.evaluates_only || is_end_of_tasks(*held_task_) ||
+  if (is_paused_ || has_ended_ || options_.evaluates_only || is_end_of_tasks(*held_task_) ||
       evaluations_.has_row_to_open(tenant().eval.rows)) {
     services().pause("task");
     return;
@@ -410,6 +411,14 @@ int64_t Rollout::inflight() const {
   for (const auto& [ordinal, group] : groups_)
     if (!group.is_delivered) count += group.num_running();
   return count;
+}
+
+Status Rollout::on_tenant(TenantSlot, TenantChange::Kind kind) {
+  const bool was_paused = is_paused_;
+  is_paused_ = kind == TenantChange::Kind::kJoin || kind == TenantChange::Kind::kPause;
+  // The task that waits opens then.
+  if (was_paused && !is_paused_) services().set_timer("reissue", Duration());
+  return ok();
 }
 
 Status Rollout::drain() {

@@ -60,6 +60,8 @@ class Rollout final : public Actor {
 
   Status start(Resources& resources) override;
   Status drain() override;
+  /// While its tenant is paused it opens no group and no row of an evaluation.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override;
   Status on_peer(const PeerEvent& event) override;
 
@@ -225,6 +227,7 @@ class Rollout final : public Actor {
   std::optional<Result<chat::ChatFormat>> chat_;
   bool has_user_prompts_ = false;
   bool is_driven_ = false;           // its environment calls the policy itself
+  bool is_paused_ = false;           // its tenant; follows from on_tenant() and is not saved
   std::vector<bool> sends_prompts_;  // to each environment outside, for rewards
   TenantSlot tenant_;
   uint32_t base_attempt_ = 0;                        // times this run was resumed

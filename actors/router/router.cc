@@ -76,12 +76,39 @@ Router::Router(const RouterOptions& options, const std::vector<RoutePolicyContra
 }
 
 Status Router::start(Resources&) {
+  count_limits();
+  return ok();
+}
+
+Status Router::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  count_limits();
+  if (kind == TenantChange::Kind::kLeave) drop_tenant(slot);
+  if (is_paused_) services().set_timer("release", Duration());
+  return ok();
+}
+
+/// Requests of the tenant are left only if it failed; their answers have no receiver.
+void Router::drop_tenant(TenantSlot slot) {
+  (void)held_.take_all(slot, [](const HeldRequest&) { return true; });
+  std::erase_if(requests_, [slot](const auto& each) { return each.first.tenant == slot; });
+  for (auto& [sender, refusals] : refusals_)
+    std::erase_if(refusals, [slot](const Refusal& each) { return each.held.tenant == slot; });
+  std::erase_if(refusals_, [](const auto& each) { return each.second.empty(); });
+  for (auto& [engine, record] : engines_) {
+    std::vector<WeightsKey> keys;
+    for (const auto& [key, version] : record.applied.of_tenant(slot)) keys.push_back(key);
+    for (const WeightsKey key : keys) record.applied.erase(key);
+    std::erase_if(record.behind, [slot](const auto& each) { return each.first.tenant == slot; });
+  }
+  in_use_is_stale_ = true;
+}
+
+void Router::count_limits() {
   int64_t inflight = 0;
   for (const TenantSlot slot : services().tenants())
     inflight += services().tenant(slot).inflight_max;
   held_max_ = static_cast<size_t>(std::max(inflight, kHeldAtLeast));
   owed_max_ = std::max(static_cast<size_t>(options_.sessions_max), 2 * held_max_);
-  return ok();
 }
 
 Status Router::on_generate(const GenerateRequest& request) {
@@ -100,8 +127,8 @@ Status Router::on_generate(const GenerateRequest& request) {
                        count));
     return ok();
   }
-  if (is_dropped(key_of(held))) {
-    refuse(std::move(held), FinishReason::kRefused, detail_of_dropped(key_of(held)));
+  if (const WeightsKey key = key_of(held); is_dropped(key)) {
+    refuse(std::move(held), FinishReason::kRefused, detail_of_dropped(key));
     return ok();
   }
   // Held requests go first, so that a session's requests keep their order.

@@ -52,6 +52,7 @@ class Router final : public Actor {
 
   Status start(Resources& resources) override;
   Status on_peer(const PeerEvent& event) override;
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override { return held_.is_empty() && refusals_.empty(); }
 
  private:
@@ -165,8 +166,11 @@ class Router final : public Actor {
   void remember(const HeldRequest& held, InstanceId engine);
   void send_abort(RequestName name, const Owed& owed);
 
+  void count_limits();
+  void drop_tenant(TenantSlot slot);
+
   const RouterOptions options_;
-  // Constant after start.
+  // Of the tenants that are there.
   size_t held_max_ = 0;
   /// Of `requests_`: all that may be in flight, and as many whose answers are not reported yet.
   size_t owed_max_ = 0;

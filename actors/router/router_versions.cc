@@ -29,7 +29,7 @@ bool Router::take_versions(EngineRecord& record, const EngineLoad& load) {
       if (key.is_snapshot() && load.applied.of(key).is_none()) gone.push_back(key);
   for (const WeightsKey key : gone) drop(record, key);
   for (const auto& [key, version] : load.applied.list()) {
-    if (version <= record.applied.of(key)) continue;
+    if (version <= record.applied.of(key) || !is_present(services(), key)) continue;
     in_use_is_stale_ = true;
     if (record.applied.set(key, version)) record.behind.erase(key);
   }

@@ -136,6 +136,7 @@ Contract Teacher::contract() {
       .demands("sampling", &fault_of_sampling, "leave out top_k, top_p and min_p")
       .demands("teacher.top_k", &fault_of_top_k, "write loss = { kind = \"gkd\" }, or leave it out")
       .teaches()
+      .for_loops()
       .single()
       .one_tenant()
       .state([](auto& f) {

@@ -69,6 +69,20 @@ Result<const StoredAnswer*> AnswerStore::find(uint64_t request, TenantSlot tenan
   return error(Code::kNotFound, "no request '{}'", request_name(request));
 }
 
+TenantSlot AnswerStore::tenant_of(uint64_t request) const {
+  if (const auto found = futures_.find(request); found != futures_.end())
+    return found->second.tenant;
+  const auto gone = gone_.find(request);
+  return gone == gone_.end() ? TenantSlot() : gone->second;
+}
+
+Time AnswerStore::next_expiry() const {
+  Time next = Time::from_nanoseconds(INT64_MAX);
+  for (const auto& [request, future] : futures_)
+    if (!future.is_open) next = std::min(next, future.answer.since + limits_.keep);
+  return next;
+}
+
 void AnswerStore::forget(uint64_t request) {
   const auto found = futures_.find(request);
   if (found != futures_.end()) erase(found);

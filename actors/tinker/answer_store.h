@@ -49,6 +49,8 @@ class AnswerStore {
   /// Null while it is open. kCancelled: it was fetched or is too old. kNotFound: there was none, or
   /// it is another tenant's.
   Result<const StoredAnswer*> find(uint64_t request, TenantSlot tenant) const;
+  /// The tenant of a request that find() knows; none: there was none.
+  TenantSlot tenant_of(uint64_t request) const;
   /// The client has the answer, or there will be none.
   void forget(uint64_t request);
   /// Drops answers that are too old.
@@ -56,6 +58,10 @@ class AnswerStore {
   /// Drops all of a tenant.
   void drop(TenantSlot tenant);
 
+  /// When expire() has the next one; Time of INT64_MAX ns: none is kept.
+  Time next_expiry() const;
+  Duration keep() const { return limits_.keep; }
+  size_t open_max() const { return limits_.open_max; }
   size_t num_open() const { return num_open_; }
   uint64_t num_bytes() const { return num_bytes_; }
 

@@ -88,6 +88,13 @@ std::string sequence_of(const SampledTokens& sampled) {
   message.bytes(2, raw_bytes(sampled.tokens));
   message.bytes(3, raw_bytes(sampled.logprobs));
   if (sampled.top.num_columns > 0) message.bytes(4, top_of(sampled.top));
+  for (const VersionSpan& span : sampled.spans) {
+    ProtoWriter part;
+    part.number(1, static_cast<uint64_t>(span.version.value));
+    part.number(2, static_cast<uint64_t>(span.begin));
+    part.number(3, static_cast<uint64_t>(span.end));
+    message.bytes(kSpanField, std::move(part).finish());
+  }
   return std::move(message).finish();
 }
 

@@ -11,6 +11,7 @@
 #include "actors/tinker/loss_request.h"
 #include "actors/tinker/names.h"
 #include "graph/base/result.h"
+#include "kernels/engine/finish.h"
 #include "kernels/train/loss_batch.h"
 
 namespace primerl::tinker {
@@ -80,7 +81,12 @@ struct SampledTokens {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   TopTable top = {};
+  std::vector<VersionSpan> spans = {};  // the versions that made the tokens
 };
+
+/// Fields beyond the wire's: a client of the SDK passes over them.
+inline constexpr int32_t kSpanField = 1000;  // of a SampledSequence, repeated {version = 1,
+                                             // begin = 2, end = 3}
 
 struct SampleResult {
   std::vector<SampledTokens> sequences;

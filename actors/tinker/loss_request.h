@@ -21,6 +21,11 @@ struct TargetShape {
   std::vector<int64_t> cells = {};  // the cell of each target, rising; empty: all of them
 
   int64_t num_cells() const { return num_columns == 0 ? num_rows : num_rows * num_columns; }
+  template <class F>
+  static void fields(F& f) {
+    using T = TargetShape;
+    f("num_rows", &T::num_rows)("num_columns", &T::num_columns)("cells", &T::cells);
+  }
   friend bool operator==(const TargetShape&, const TargetShape&) = default;
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "graph/base/file_digest.h"
+
 namespace primerl::tinker {
 namespace {
 
@@ -65,6 +67,15 @@ Result<uint64_t> read_request_name(std::string_view name) {
     if (read.ec == std::errc{} && read.ptr == end && request_name(request) == name) return request;
   }
   return error(Code::kNotFound, "no request '{}'", name.substr(0, kNameBytesMax));
+}
+
+std::string folder_name(const SavedWeights& saved) {
+  constexpr size_t kDigestBytes = 32;
+  std::string name = fmt::format("{}.{}", saved.model, saved.name);
+  std::ranges::replace(name, ':', '.');
+  if (name.size() <= kSavedNameBytesMax) return name;
+  const std::string digest = text_sha256(name).substr(0, kDigestBytes);
+  return name.substr(0, kSavedNameBytesMax - kDigestBytes - 1) + "." + digest;
 }
 
 std::string to_path(const SavedWeights& saved) {

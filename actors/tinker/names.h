@@ -36,8 +36,16 @@ struct SavedWeights {
   bool is_for_sampling = false;
   std::string name;
 
+  template <class F>
+  static void fields(F& f) {
+    using S = SavedWeights;
+    f("model", &S::model)("is_for_sampling", &S::is_for_sampling)("name", &S::name);
+  }
   friend bool operator==(const SavedWeights&, const SavedWeights&) = default;
 };
+
+/// A name of a folder for saved weights of any model of a tenant, as check_saved_name() wants it.
+std::string folder_name(const SavedWeights& saved);
 
 std::string to_path(const SavedWeights& saved);
 /// Refuses a path that has other parts. kNotFound says what is wrong, as for weights of another

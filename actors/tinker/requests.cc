@@ -221,6 +221,9 @@ Result<CreateSession> read_create_session(std::string_view text) {
   CreateSession read;
   ASSIGN_OR_RETURN(read.sdk_version, body.needed_name("sdk_version"));
   RETURN_IF_ERROR(read_sdk_version(read.sdk_version));
+  if (body.find("project_id") != nullptr) {
+    ASSIGN_OR_RETURN(read.project, body.needed_name("project_id"));
+  }
   return read;
 }
 

@@ -65,6 +65,7 @@ Result<SdkVersion> read_sdk_version(std::string_view version);
 
 struct CreateSession {
   std::string sdk_version;
+  std::string project;  // `project_id`: names the tenant where keys do not; empty: none
 };
 
 struct CreateModel {

@@ -29,7 +29,11 @@ Status Trainer::resume(const ResumePoint& point) {
   num_resumes_ = resumes + 1;
   version_ = point.version;
   checkpointed_ = point.step;
-  return ok();
+  if (!tenant().is_client) return ok();
+  const Json* client = point.manifest.find("client");
+  if (client == nullptr)
+    return error(Code::kCorrupt, "manifest of '{}' has no 'client'", point.folder.string());
+  return client_.read(*client);
 }
 
 Status Trainer::checkpoint() {
@@ -42,6 +46,7 @@ Status Trainer::checkpoint() {
     return files.commit_checkpoint(tenant, step, state);
   };
   RETURN_IF_ERROR(learner_->begin_save(std::move(save)));
+  client_.begin_checkpoint();
   save_ = OpenSave{step, false};
   look_for_save();
   if (save_) services().set_timer("save", kLookAgain);
@@ -49,9 +54,10 @@ Status Trainer::checkpoint() {
 }
 
 void Trainer::look_for_save() {
-  if (!save_) return;
+  if (!save_ && !client_.folder) return;
   const auto ended = learner_->end_of_save(tenant_, services().now());
   if (!ended) return;
+  if (client_.folder) return end_folder(*ended);
   const int64_t step = std::exchange(save_, std::nullopt)->step;
   services().cancel_timer("save");
   if (!ended->ok()) {
@@ -61,6 +67,9 @@ void Trainer::look_for_save() {
     return give_up(std::move(fault));
   }
   checkpointed_ = step;
+  // What cannot be removed stays on the disk, and changes nothing.
+  for (const std::string& path : client_.end_checkpoint())
+    (void)services().files().remove_client_folder(tenant_, path);
 }
 
 /// A command of the process. It is ignored if it has become superfluous or a checkpoint is open;
@@ -68,6 +77,10 @@ void Trainer::look_for_save() {
 Status Trainer::on_checkpoint_request(const CheckpointRequest& request) {
   publish_step_metrics();
   look_for_save();
+  if (tenant().is_client) {
+    if (version_.value >= request.step) client_.asked_step = request.step;
+    return ok();  // the work call that follows begins it, once no gradients are open
+  }
   if (fault_ || is_done_ || save_ || version_.value < request.step || checkpointed_ >= request.step)
     return ok();
   services().count("checkpoints_requested", 1);
@@ -77,7 +90,8 @@ Status Trainer::on_checkpoint_request(const CheckpointRequest& request) {
 
 /// The work call that follows looks for the end.
 Status Trainer::on_save_timer() {
-  if (save_ && !fault_) services().set_timer("save", kLookAgain);
+  client_.is_awaited = false;
+  if ((save_ || client_.folder) && !fault_) services().set_timer("save", kLookAgain);
   return ok();
 }
 
@@ -122,6 +136,7 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
   if (!tenant.mix.empty()) state.set(kMixOfCheckpoint, mix_json(tenant));
   if (score_) state.set("score", *score_);
   if (!rows_.empty()) state.set(kCurricula, curricula_json(rows_, tenant));
+  if (tenant.is_client) state.set("client", client_.json());
   return state;
 }
 
@@ -130,9 +145,14 @@ Status Trainer::drain() {
   look_for_save();
   is_done_ = true;
   leave_queue();
+  end_client();
   end_all(take_groups_here(), RolloutEnd::kCancelled, "the run ends");
   update_flow();
   if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
+  if (client_.folder) {
+    saves_at_end_ = true;
+    return ok();
+  }
   if (!save_) return checkpoint();
   saves_at_end_ = save_->step != version_.value;
   return ok();

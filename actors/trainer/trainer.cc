@@ -15,6 +15,9 @@ namespace {
 // than 5.
 constexpr int64_t kFilteredToldBatches = 6;
 
+/// Answers to a client: that of its open request, and the refusal of one that came too early.
+constexpr int64_t kAnswersMax = 2;
+
 int64_t pool_max(const Tenant& tenant) {
   return (tenant.max_off_policy_steps + 2) * tenant.groups_per_batch();
 }
@@ -33,29 +36,6 @@ auto asks(std::string (*fault)(const Tenant& tenant, const OwnObjectives& own)) 
   return [fault](const TrainerOptions& options, const Tenant& tenant) {
     return fault(tenant, options.objectives);
   };
-}
-
-void add_report(const TrainReport& report, ObjectiveRule rule, MetricValues& values) {
-  values.emplace_back("loss/mean", report.loss);
-  values.emplace_back("entropy/all/mean", report.entropy_mean);
-  values.emplace_back("mismatch_kl/all/mean", report.mismatch_kl_mean);
-  values.emplace_back("mismatch_kl/all/max", report.mismatch_kl_max);
-  values.emplace_back("masked/all/mean", report.masked_fraction);
-  if (rule != ObjectiveRule::kCrossEntropy)
-    values.emplace_back("effective_size/all/mean", report.effective_size);
-  double with_reason = 0;
-  for (const MaskReason reason : reasons_of(rule)) {
-    values.emplace_back(fmt::format("masked/{}/mean", to_string(reason)), share_of(report, reason));
-    with_reason += share_of(report, reason);
-  }
-  const bool is_own = rule == ObjectiveRule::kOwn;
-  if (is_own)
-    values.emplace_back("masked/other/mean", std::max(report.masked_fraction - with_reason, 0.0));
-  if (is_own || rule == ObjectiveRule::kWeightCap)
-    values.emplace_back("capped/all/mean", report.capped_fraction);
-  values.emplace_back("optim/grad_norm", report.grad_norm);
-  values.emplace_back("optim/lr", report.learning_rate);
-  add_measures(report.measures, values);
 }
 
 }  // namespace
@@ -78,6 +58,11 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .in("group", &Trainer::on_group, "all members of one group have ended")
           .in("checkpoint", &Trainer::on_checkpoint_request, "a saved state needs a checkpoint",
               optional_port())
+          .in("pass", &Trainer::on_pass, "a client's data for forward and backward",
+              optional_port())
+          .in("update", &Trainer::on_update, "a client's optimizer step", optional_port())
+          .in("weights", &Trainer::on_weights, "a client saves, loads or publishes weights",
+              optional_port())
           .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
           .timer("save", &Trainer::on_save_timer, "a checkpoint may have been written")
           .out("weights", &Trainer::weights_out_, "a new policy version is in the channel",
@@ -85,6 +70,12 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .out("ended", &Trainer::ended_, "how a group ended", optional_port(), recorded(),
                burst(ends_of_one_work_call()), work_burst(ends_of_one_work_call()),
                at_most(ends_of_one_work_call()))
+          .out("passed", &Trainer::passed_, "the answer to a pass", optional_port(), recorded(),
+               work_burst(1), at_most(kAnswersMax))
+          .out("updated", &Trainer::updated_, "the answer to an update", optional_port(),
+               recorded(), work_burst(1), at_most(kAnswersMax))
+          .out("weights_done", &Trainer::weights_done_, "the answer about weights", optional_port(),
+               recorded(), work_burst(1), at_most(kAnswersMax))
           .demands("loss", asks(&fault_of_loss), "write a known objective and its own options")
           .demands("advantage", asks(&fault_of_advantage),
                    "change or remove the options of the advantage")
@@ -116,7 +107,8 @@ Contract Trainer::contract(const OwnObjectives& own) {
                 "is_published", &T::is_published_)("is_waiting", &T::is_waiting_)(
                 "waited", &T::waited_)("is_done", &T::is_done_)("fault", &T::fault_)(
                 "is_in_line", &T::is_queued_)("batch", &T::batch_groups_)("save", &T::save_)(
-                "saves_at_end", &T::saves_at_end_)("score", &T::score_)("rows", &T::rows_);
+                "saves_at_end", &T::saves_at_end_)("score", &T::score_)("rows", &T::rows_)(
+                "client", &T::client_);
           });
   if (own != nullptr)
     contract.options.make = [own] {
@@ -240,14 +232,17 @@ Result<bool> Trainer::work() {
   look_for_save();
   if (fault_) return true;
   if (!is_published_) {
-    const Status published = publish(version_.value >= tenant().max_steps);
+    const bool is_last = !tenant().is_client && version_.value >= tenant().max_steps;
+    const Status published = publish(is_last);
     if (!published.ok()) {
       give_up(published.error());
       return true;
     }
+    client_.published = std::max(client_.published, version_);
     last_end_ = services().now();
     return true;
   }
+  if (tenant().is_client) return work_for_client();
   const bool is_last = version_.value >= tenant().max_steps || has_had_all_groups();
   if (!is_done_ && held_out_.is_due(version_, tenant().eval, is_last, num_groups_here() > 0)) {
     const Status evaluated = evaluate();
@@ -362,7 +357,7 @@ void Trainer::end_step(const Result<TrainReport>& report) {
                                 report->num_pass_tokens,
                                 report->measures.flops,
                                 report->measures.peak_flops};
-  add_report(*report, uses_.front().rule, finished_step_->values);
+  add_report_metrics(*report, uses_.front().rule, finished_step_->values);
   for (auto& all :
        {environment_metrics(groups, filtered_, tenant()), curriculum_metrics(rows_, tenant())})
     finished_step_->values.insert(finished_step_->values.end(), all.begin(), all.end());
@@ -424,57 +419,6 @@ Status Trainer::fail_when_nothing_trains() {
                 loss_reasons_.most_frequent())
               .note("rollouts.jsonl says why each one did"));
   return ok();
-}
-
-Error Trainer::Fault::error() const {
-  Error error(static_cast<Code>(code), message);
-  for (const auto& note : notes) (void)std::move(error).note(note);
-  return error;
-}
-
-void Trainer::give_up(Error fault) {
-  is_done_ = true;
-  leave_queue();
-  if (checkpointed_ > 0)
-    (void)std::move(fault).note(fmt::format("the newest checkpoint is of step {}", checkpointed_));
-  fault_ = Fault{static_cast<uint8_t>(fault.code()), fault.message(), fault.notes(), false};
-  services().log(LogLevel::kError, fault.text());
-  services().stop_on_error();
-}
-
-void Trainer::publish_step_metrics() {
-  if (!finished_step_) return;
-  const FinishedStep taken = *std::exchange(finished_step_, std::nullopt);
-  const Time ended = services().now();
-  // The tenant's share of the last pass, by tokens. It is above 1 for a step of several passes.
-  const double part = taken.num_pass_tokens == 0 ? 1
-                                                 : static_cast<double>(taken.num_tokens) /
-                                                       static_cast<double>(taken.num_pass_tokens);
-  const double busy = part * (ended - taken.began).to_seconds();
-  MetricValues all = taken.values;
-  const auto add = [&all](std::string name, double value) {
-    all.emplace_back(std::move(name), value);
-  };
-  add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(taken.num_tokens) / busy : 0);
-  // Tokens that the trainer received; tokens dropped on the way do not count.
-  const double elapsed = (ended - last_end_).to_seconds();
-  add("perf/decode_tokens_per_second",
-      elapsed > 0 ? static_cast<double>(num_sampled_tokens_) / elapsed : 0);
-  add("time/step", elapsed);
-  add("time/wait_for_batch", (taken.began - last_end_).to_seconds());
-  add("time/learner", busy);
-  add("progress/tokens", static_cast<double>(taken.num_tokens));
-  add("progress/loss_tokens", static_cast<double>(taken.num_loss_tokens));
-  add("progress/stale_tokens", static_cast<double>(wasted_.stale));
-  add("progress/filtered_tokens", static_cast<double>(wasted_.filtered));
-  add("progress/failed_tokens", static_cast<double>(wasted_.failed));
-  const double flops = busy > 0 ? taken.flops / busy : 0;
-  if (flops > 0) add("perf/model_tflops", flops * 1e-12);
-  if (flops > 0 && taken.peak_flops > 0) add("perf/mfu", flops / taken.peak_flops);
-  wasted_ = {};
-  num_sampled_tokens_ = 0;
-  last_end_ = ended;
-  services().publish_metrics(tenant_, version_.value, all);
 }
 
 Status Trainer::evaluate() {

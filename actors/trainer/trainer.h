@@ -1,7 +1,11 @@
 /// Makes batches of groups, steps the learner and publishes each new policy version.
 ///
-///   group      ->  [ trainer ]  -> weights
-///   checkpoint ->               ~~~> ended
+///   group                 ->  [ trainer ]  -> weights
+///   checkpoint            ->               ~~~> ended
+///   pass, update, weights ->               ~~~> passed, updated, weights_done
+///
+/// The last line is of a tenant that a client trains by halves of a step: it has no groups, and its
+/// versions are the updates that were applied (client_steps.h).
 ///
 /// Threads: the learner's. State: one tenant's version, waiting groups, consumed ordinals. Order:
 /// batch N has the G oldest groups (by version, then ordinal) that passed the filters, and makes
@@ -38,6 +42,7 @@
 #include "actors/common/ordinals.h"
 #include "actors/messages/policy.h"
 #include "actors/trainer/batch.h"
+#include "actors/trainer/client_steps.h"
 #include "actors/trainer/environment_metrics.h"
 #include "actors/trainer/group_pool.h"
 #include "actors/trainer/held_out.h"
@@ -55,6 +60,9 @@ struct TrainerOptions {
   OwnObjectives objectives = {};                // of plugins; not an option
 };
 
+/// The metrics of a step that the learner reports.
+void add_report_metrics(const TrainReport& report, ObjectiveRule rule, MetricValues& values);
+
 class Trainer final : public Actor {
  public:
   using Options = TrainerOptions;
@@ -66,7 +74,8 @@ class Trainer final : public Actor {
   Result<bool> work() override;
   Status drain() override;
   bool idle() const override {
-    return num_groups_here() == 0 && (fault_ || (!save_ && !saves_at_end_));
+    return num_groups_here() == 0 && !client_.request &&
+           (fault_ || (!save_ && !client_.folder && !saves_at_end_));
   }
   /// The trainer's part of the manifest of a checkpoint of `tenant`; resume() reads it.
   Json checkpoint_state(const Tenant& tenant) const;
@@ -122,6 +131,36 @@ class Trainer final : public Actor {
   Status on_straggler();
   Status on_save_timer();
   Status on_checkpoint_request(const CheckpointRequest& request);
+
+  // Of a client; client_work.cc.
+  Status on_pass(const PassRequest& request);
+  Status on_update(const UpdateRequest& request);
+  Status on_weights(const WeightsRequest& request);
+  /// Why a request cannot be taken now; empty: it can.
+  std::optional<Error> refusal() const;
+  /// Keeps a checked request until work() does it.
+  void take_request(OpenRequest request);
+  Result<bool> work_for_client();
+  void wait_for_client();
+  bool client_checkpoint_is_due() const;
+  Status begin_folder(std::string_view path, WeightsDone answer, bool weights_only);
+  void end_folder(const Status& written);
+  /// Runs a part of the open pass. Empty: other tenants use the learner first, or it has more.
+  std::optional<Result<LossResult>> accumulate();
+  void end_pass(const Result<LossResult>& result);
+  void run_update();
+  void run_weights();
+  Status run_weights(const WeightsRequest& asked, WeightsDone& answer);
+  Status publish_snapshot(const WeightsRequest& asked, WeightsDone& answer);
+  Result<PolicyVersion> publish_as(WeightsKey key);
+  /// The request, which is no longer open.
+  OpenRequest close_request();
+  SendOptions answer_to(const OpenRequest& request) const;
+  void answer_weights(WeightsDone answer);
+  /// Answers the open request, if there is one, with the fault.
+  void refuse_request(const Error& fault);
+  /// The run ends: nothing stays open.
+  void end_client();
 
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);
@@ -195,6 +234,11 @@ class Trainer final : public Actor {
   bool is_queued_ = false;   // in the queue of a shared learner
   bool is_done_ = false;
   std::optional<Fault> fault_;
+  ClientSteps client_;
+  std::shared_ptr<const LossBatch> pass_;  // of the open request; null: to be made again
+  Out<PassDone> passed_;
+  Out<UpdateDone> updated_;
+  Out<WeightsDone> weights_done_;
   Out<WeightsReady> weights_out_;
   Out<GroupEnded> ended_;
 };

@@ -54,6 +54,34 @@ class RunFiles {
   /// older checkpoints beyond keep_last. Until it returns ok, the folder has no name of a complete
   /// checkpoint.
   virtual Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) = 0;
+
+  // Folders of a tenant that a client trains, `clients/<tenant>/<path>`: "weights/step-1". One is
+  // complete or does not exist. A host without a run folder has none.
+  /// A new temporary folder for the files of `path`.
+  virtual Result<std::filesystem::path> begin_client_folder(TenantSlot tenant,
+                                                            std::string_view path) {
+    return no_client_folder(tenant, path);
+  }
+  /// Syncs the temporary folder and renames it to `path`, in place of an older one. `weights_only`:
+  /// its `weights/` alone. Any thread.
+  virtual Status commit_client_folder(TenantSlot tenant, std::string_view path, bool weights_only) {
+    (void)weights_only;
+    return no_client_folder(tenant, path);
+  }
+  /// Where the complete folder is, or would be.
+  virtual Result<std::filesystem::path> client_folder(TenantSlot tenant, std::string_view path) {
+    return no_client_folder(tenant, path);
+  }
+  /// Removes a complete folder; one that does not exist is fine.
+  virtual Status remove_client_folder(TenantSlot tenant, std::string_view path) {
+    return no_client_folder(tenant, path);
+  }
+
+ private:
+  static Error no_client_folder(TenantSlot tenant, std::string_view path) {
+    return error(Code::kUnavailable, "no folder '{}' of tenant {}: there is no run folder", path,
+                 tenant);
+  }
 };
 
 /// The checkpoint from which a run resumes, with its parsed manifest.json.

@@ -288,6 +288,7 @@ void bind_tenants(Draft& draft) {
                           &tenant.tenant, draft.diagnostics);
     apply_limits(spec, tenant.tenant, draft);
     bind_adapter_path(spec, tenant.tenant.adapter, draft);
+    fill_client(tenant.tenant);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
       bind_environment(environment->value, spec, tenant.tenant, draft);

@@ -15,6 +15,10 @@ void apply_limits(const NamedTable& spec, Tenant& tenant, const Draft& draft);
 void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
 void bind_tenants(Draft& draft);
+/// Keys of a tenant that only loops of the graph read; one with `client = true` has none of them.
+std::vector<std::string> keys_of_loops();
+/// The values of those keys, and `inflight`, of a tenant with `client = true`.
+void fill_client(Tenant& tenant);
 /// After its environments: G085, G090 (a warning); what the tenant has of all of them.
 void fold_mix(DraftTenant& drafted, Draft& draft);
 void bind_resources(Draft& draft);
@@ -32,6 +36,7 @@ void resolve_edges(Draft& draft);
 // Tenants and models.
 void check_tenant_limits(Draft& draft);       // G096
 void check_limited_optimizers(Draft& draft);  // G085
+void check_clients(Draft& draft);             // G085
 void check_batches(Draft& draft);             // G061
 void check_inflight(Draft& draft);            // G062
 void check_sequence_lengths(Draft& draft);    // G064
@@ -55,6 +60,7 @@ void check_machine_cpus(Draft& draft);  // G057
 
 // Edges.
 void check_connected(Draft& draft);       // G033
+void check_servers_of_clients(Draft& draft);  // G085
 void check_runs(Draft& draft);            // G076, G085
 void check_fan_out(Draft& draft);         // G034, G054
 void check_forward_cycles(Draft& draft);  // G036

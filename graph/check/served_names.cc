@@ -54,14 +54,20 @@ void check_served_names(Draft& draft) {
 /// The models of all engines and learners but those of judges and teachers, which no tenant trains.
 void name_served_models(Draft& draft) {
   std::vector<std::string> names;
+  std::string base_model;
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->computes || resource.model < 0 ||
         is_frozen(draft, resource))
       continue;
-    for (const auto& name : draft.models[static_cast<size_t>(resource.model)].served_as)
+    const auto& model = draft.models[static_cast<size_t>(resource.model)];
+    base_model = model.spec->name;
+    for (const auto& name : model.served_as)
       if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
-  for (auto& tenant : draft.tenants) tenant.tenant.served_as = names;
+  for (auto& tenant : draft.tenants) {
+    tenant.tenant.served_as = names;
+    tenant.tenant.base_model = base_model;
+  }
 }
 
 }  // namespace primerl

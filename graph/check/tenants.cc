@@ -111,7 +111,7 @@ void check_tenants_exist(Draft& draft) {
         .suggest("add a table [tenant.main] with environment = { name = ... }");
   if (draft.catalog.environments.empty()) return;
   for (const auto& tenant : draft.tenants)
-    if (tenant.spec->table->find("environment") == nullptr &&
+    if (!tenant.tenant.is_client && tenant.spec->table->find("environment") == nullptr &&
         tenant.spec->table->find("environments") == nullptr) {
       std::vector<std::string> known;
       for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
@@ -169,6 +169,7 @@ void count_inflight(Draft& draft) {
   for (DraftTenant* const each : draft.all_tenants()) {
     Tenant& tenant = each->tenant;
     tenant.inflight_max = tenant.inflight == 0 ? sum : std::min(sum, num_nodes * tenant.inflight);
+    if (tenant.is_client) tenant.inflight_max = tenant.inflight;  // it has no such node
   }
 }
 
@@ -355,6 +356,7 @@ void check_recompute(Draft& draft) {
   for (const auto& drafted : draft.tenants) {
     const NamedTable* const spec = drafted.spec;
     const Tenant& tenant = drafted.tenant;
+    if (tenant.is_client && tenant.checkpoint_every == 0) continue;  // it ends when its client ends
     const bool saves = tenant.checkpoint_every > 0;
     const int64_t num_steps =
         saves ? std::min(tenant.checkpoint_every, tenant.max_steps) : tenant.max_steps;
@@ -413,6 +415,7 @@ void check_demands(Draft& draft) {
     if (node.contract == nullptr) continue;
     for (const auto& demand : node.contract->demands)
       for (const auto& drafted : draft.tenants) {
+        if (drafted.tenant.is_client && !demand.key.starts_with("adapter")) continue;
         const Demanded demanded{node, demand, of_learner};
         if (!is_of_environment(demand.key)) {
           // group_size is the tenant's, but what it must be follows from the advantage of each.
@@ -445,6 +448,7 @@ void check_sequence_room(Draft& draft) {
     const auto limit = resource.contract->sequence_limit(
         resource.options.get(), model != nullptr && model->facts ? &*model->facts : nullptr);
     for (const auto& tenant : draft.tenants) {
+      if (tenant.tenant.is_client) continue;  // each of its requests has its own max_tokens
       const int64_t num_new =
           std::min(tenant.tenant.sampling.max_tokens, tenant.tenant.seq_len - 1);
       if (1 + num_new <= limit.tokens) continue;

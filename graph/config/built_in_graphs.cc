@@ -145,6 +145,37 @@ feedback = [
 ]
 )";
 
+constexpr std::string_view kTinker = R"([resource.tinker]
+kind = "outside"
+backend = "http"
+listen = "127.0.0.1:8000"
+key_prefix = "tml-"
+
+[node.tinker]
+actor = "tinker"
+listener = "tinker"
+)";
+
+constexpr std::string_view kTinkerEdges = R"(
+[edges]
+forward = [
+  "tinker.generate      -> router.generate",
+  "tinker.pass          -> trainer.pass",
+  "tinker.update        -> trainer.update",
+  "tinker.weights       -> trainer.weights",
+]
+feedback = [
+  "decode.completion    -> tinker.completion",
+  "router.refused       -> tinker.completion",
+  "prefill.refused      -> tinker.completion",
+  "tinker.cancel        -> router.cancel",
+  "broadcaster.live     -> tinker.policy",
+  "trainer.passed       -> tinker.passed",
+  "trainer.updated      -> tinker.updated",
+  "trainer.weights_done -> tinker.weights_done",
+]
+)";
+
 constexpr std::string_view kSft = R"([resource.learner]
 kind = "learner"
 loss = { kind = "cross_entropy" }
@@ -197,18 +228,19 @@ const BuiltInGraph& standard_graph() { return kBuiltInGraphs[0]; }
 
 namespace {
 
+std::string model_line(const std::string& model) {
+  return model.empty() ? "" : fmt::format("model = \"{}\"\n", model);
+}
+
 /// The tables of the asking node `name`, with its own forward and feedback edges.
 std::string asker_part(std::string_view name, const FrozenModels& models, std::string_view forward,
                        std::string_view feedback) {
-  const auto line = [](const std::string& model) {
-    return model.empty() ? "" : fmt::format("model = \"{}\"\n", model);
-  };
   std::string text;
   if (!models.policy.empty())
     for (const std::string& table : models.tables)
-      text += fmt::format("[{}]\n{}", table, line(models.policy));
-  text += fmt::format("[resource.{}]\nkind = \"engine\"\n{}", name, line(models.frozen));
-  return text + fmt::format(kAskerNodes, name, line(models.frozen), forward, feedback);
+      text += fmt::format("[{}]\n{}", table, model_line(models.policy));
+  text += fmt::format("[resource.{}]\nkind = \"engine\"\n{}", name, model_line(models.frozen));
+  return text + fmt::format(kAskerNodes, name, model_line(models.frozen), forward, feedback);
 }
 
 }  // namespace
@@ -232,8 +264,11 @@ std::string with_teacher(std::string loop) {
 }
 
 std::string gateway_part(const std::string& model) {
-  return fmt::format("{}{}{}", kGateway,
-                     model.empty() ? "" : fmt::format("model = \"{}\"\n", model), kGatewayEdges);
+  return fmt::format("{}{}{}", kGateway, model_line(model), kGatewayEdges);
+}
+
+std::string tinker_part(const std::string& model) {
+  return fmt::format("{}{}{}", kTinker, model_line(model), kTinkerEdges);
 }
 
 bool is_built_in_name(std::string_view name) { return name.starts_with(kBuiltInPrefix); }

@@ -46,6 +46,10 @@ std::string with_teacher(std::string loop);
 /// one.
 std::string gateway_part(const std::string& model);
 
+/// The tables that a tenant of clients adds to it: a tinker node, its listener on 127.0.0.1:8000,
+/// and their edges. `model` is the policy's; empty: the only one.
+std::string tinker_part(const std::string& model);
+
 /// "primerl:...": `include` reads no file.
 bool is_built_in_name(std::string_view name);
 

@@ -151,6 +151,7 @@ std::string traits_of(const Contract& actor) {
   if (actor.works) traits.push_back("works");
   if (actor.is_single) traits.push_back("one per graph, or one per tenant if `per_tenant`");
   if (actor.is_one_tenant) traits.push_back("an instance serves one tenant");
+  if (actor.is_for_loops) traits.push_back("vacant for a tenant that a client trains");
   if (actor.is_restartable) traits.push_back("restartable");
   if (actor.replicas_are_expendable) traits.push_back("replicas beyond the first may be lost");
   if (actor.stops_on_error) traits.push_back("stops the run when a handler fails");

@@ -111,6 +111,12 @@ bool has_driven_environment(Table& root) {
                     [](const Value& environment) { return has_name(environment, "verifiers"); });
 }
 
+/// Whether clients train a tenant.
+bool has_client(Table& root) {
+  return any_tenant(root, "client",
+                    [](const Value& client) { return client.is_bool() && client.as_bool(); });
+}
+
 /// Whether a tenant's reward, or one of its rewards, is a judge.
 bool has_judge(Table& root) {
   return any_tenant(root, "reward", [](const Value& reward) {
@@ -249,6 +255,7 @@ void complete_file(GraphFile& file, Sources& sources, Diagnostics& diagnostics) 
     if (judges) add("a judge", judge_part({judge, policy}));
     if (teacher) add("a teacher", teacher_part({*teacher, policy}));
     if (has_driven_environment(file.root)) add("a gateway", gateway_part(policy));
+    if (has_client(file.root)) add("a tinker node", tinker_part(policy));
   } else if (teacher) {
     const std::string policy = policy_model(file.root, {*teacher});
     add("a teacher", teacher_part({*teacher, policy, {"resource.learner", "node.data"}}));

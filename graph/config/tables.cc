@@ -206,6 +206,8 @@ OptionSet make_tenant_options() {
   using T = Tenant;
   auto options =
       OptionsOf<T>()
+          .field("client", &T::is_client, any(),
+                 "a client trains it by halves of a step: it has no environment, groups or batches")
           .field("group_size", &T::group_size, between(1, 1 << 16) | unit("rollouts"),
                  "rollouts of one task")
           .field("batch_size", &T::batch_size, between(1, 1 << 20) | unit("rollouts"),

@@ -126,6 +126,34 @@ class NodeRunnerCore::World final : public Services,
     return ok();
   }
 
+  Result<std::filesystem::path> begin_client_folder(TenantSlot, std::string_view path) override {
+    if (checkpoint_folder_.empty()) return error(Code::kIo, "this run has no folder for clients");
+    const auto folder = checkpoint_folder_ / "clients" / ".filling" / path;
+    std::error_code failure;
+    std::filesystem::create_directories(folder, failure);
+    if (failure) return error(Code::kIo, "'{}': {}", folder.string(), failure.message());
+    return folder;
+  }
+  Status commit_client_folder(TenantSlot, std::string_view path, bool weights_only) override {
+    const auto filled = checkpoint_folder_ / "clients" / ".filling" / path;
+    const auto to = checkpoint_folder_ / "clients" / path;
+    std::error_code failure;
+    std::filesystem::create_directories(to.parent_path(), failure);
+    std::filesystem::remove_all(to, failure);
+    std::filesystem::rename(weights_only ? filled / "weights" : filled, to, failure);
+    if (failure) return error(Code::kIo, "'{}': {}", to.string(), failure.message());
+    std::filesystem::remove_all(filled, failure);
+    return ok();
+  }
+  Result<std::filesystem::path> client_folder(TenantSlot, std::string_view path) override {
+    return checkpoint_folder_ / "clients" / path;
+  }
+  Status remove_client_folder(TenantSlot, std::string_view path) override {
+    std::error_code failure;
+    std::filesystem::remove_all(checkpoint_folder_ / "clients" / path, failure);
+    return ok();
+  }
+
   // OutputSink
   void emit(uint32_t output, Payload payload, const SendOptions& options) override {
     const OutputPort& port = contract_.outputs[output];

@@ -218,7 +218,7 @@ std::vector<MicroBatch> LearnerCore::micro_batches_of(const TrainBatch& batch) c
 
 Result<StepInProgress> LearnerCore::begin_step(const TrainBatch& batch) {
   ASSIGN_OR_RETURN(const size_t slot, slot_of(batch.tenant));
-  RETURN_IF_ERROR(open_.check_none(slot, "a training step"));
+  RETURN_IF_ERROR(open_.check_may_step(slot));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   RETURN_IF_ERROR(check_data(batch, trained_[slot].objective));
   const int64_t number = backend_->num_steps(slot) + 1;

@@ -66,6 +66,7 @@ class ScriptedLearner final : public Learner {
   Status load(TenantSlot tenant, const fs::path& folder) override;
   Status begin_tenant(const AdapterTraining& tenant) override;
   void end_tenant(TenantSlot tenant) override;
+  Status load_weights(TenantSlot tenant, const fs::path& folder, const fs::path& others) override;
   SampleLimits limits() const override {
     return {options_.max_sequence_tokens, options_.vocab_size};
   }
@@ -82,6 +83,8 @@ class ScriptedLearner final : public Learner {
     uint64_t history = 0;   // hash of the seed and all its steps; stands for the weights
     int64_t num_steps = 0;  // that changed the weights
   };
+
+  static Result<Trained> read_saved(const fs::path& folder);
 
   /// The files of a save.
   class Image final : public LearnerImage {
@@ -221,7 +224,7 @@ int64_t ScriptedLearner::next_tokens(const TrainBatch& batch) const {
 
 Result<ScriptedLearner::Stepping> ScriptedLearner::begin_step(const TrainBatch& batch) {
   RETURN_IF_ERROR(check_here(batch.tenant));
-  RETURN_IF_ERROR(gradients_.open().check_none(batch.tenant.index(), "a training step"));
+  RETURN_IF_ERROR(gradients_.open().check_may_step(batch.tenant.index()));
   RETURN_IF_ERROR(check_samples(batch, limits()));
   RETURN_IF_ERROR(take_device_fault(options_.device_fault_file, "a scripted training step"));
   Stepping step;
@@ -436,8 +439,7 @@ void ScriptedLearner::end_tenant(TenantSlot tenant) {
   free_.insert(tenant);
 }
 
-Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
-  RETURN_IF_ERROR(check_here(tenant));
+Result<ScriptedLearner::Trained> ScriptedLearner::read_saved(const fs::path& folder) {
   const fs::path file = folder / "learner" / "state.json";
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kStateBytesMax));
   ASSIGN_OR_RETURN(const Json state, parse_json(text, file.string()));
@@ -456,8 +458,24 @@ Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
   RETURN_IF_ERROR(check_scripted_tensors(tensors));
   if (!(tensors[0].bytes == scripted_snapshot(PolicyVersion(0), history)->tensors[0].bytes))
     return error(Code::kCorrupt, "'{}' is not of the weights beside it", file.string());
-  trained_of(tenant) = {history, *num_steps};
+  return Trained{history, *num_steps};
+}
+
+Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
+  RETURN_IF_ERROR(check_here(tenant));
+  ASSIGN_OR_RETURN(trained_of(tenant), read_saved(folder));
   gradients_.open().close(tenant.index());  // they are of the weights before
+  return ok();
+}
+
+/// The history stands for the weights, the number of steps for the optimizer.
+Status ScriptedLearner::load_weights(TenantSlot tenant, const fs::path& folder,
+                                     const fs::path& others) {
+  RETURN_IF_ERROR(check_here(tenant));
+  ASSIGN_OR_RETURN(const Trained weights, read_saved(folder));
+  ASSIGN_OR_RETURN(const Trained optimizer, read_saved(others));
+  trained_of(tenant) = {weights.history, optimizer.num_steps};
+  gradients_.open().close(tenant.index());
   return ok();
 }
 

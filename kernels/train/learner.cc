@@ -127,6 +127,29 @@ void Learner::end_tenant(TenantSlot tenant) {
   discard(tenant);
 }
 
+Status Learner::load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                             const std::filesystem::path& others) {
+  namespace fs = std::filesystem;
+  if (folder == others) return load(tenant, folder);
+  const fs::path mixed = folder.parent_path() / fmt::format(".loading-{}", tenant);
+  std::error_code fault;
+  const auto link = [&](const fs::path& from, const char* part) {
+    if (fault) return;
+    fs::create_directories(mixed / part, fault);
+    if (!fault)
+      fs::copy(from / part, mixed / part,
+               fs::copy_options::recursive | fs::copy_options::create_hard_links, fault);
+  };
+  fs::remove_all(mixed, fault);
+  link(folder, "weights");
+  link(others, "learner");
+  const Status loaded = fault
+                            ? Status(error(Code::kIo, "'{}': {}", mixed.string(), fault.message()))
+                            : load(tenant, mixed);
+  fs::remove_all(mixed, fault);
+  return loaded;
+}
+
 void Learner::ask(TenantSlot tenant, Waiting next, uint64_t work_call,
                   const StopRequested& stop_requested) {
   Waiting& waiting = queue_[tenant];

@@ -266,6 +266,12 @@ class Learner : public Resource, public LateAnswers {
   void set_wake(std::function<void()> wake) override { (void)wake; }
   /// Restores what save() wrote, for any tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
+  /// The weights of `folder` with the optimizer, schedule and random state of `others`; save()
+  /// wrote both for this tenant; they may be one folder. All or nothing. For clients, within a run:
+  /// a record has how it ended. The default loads a folder of links to the files of both, which it
+  /// makes beside `folder` and removes again.
+  virtual Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                              const std::filesystem::path& others);
   /// Runs a step of one of several tenants pass by pass, when the tenant is next (learner_turns.h):
   /// call it with the same batch in every work call until it returns a result. If a pass is due,
   /// the first caller runs it for all chosen tenants. The others get their results when they call,

@@ -127,6 +127,13 @@ Status OpenGradients::check_none(size_t slot, std::string_view what) const {
       .note("apply or discard them first: no checkpoint has them");
 }
 
+Status OpenGradients::check_may_step(size_t slot) const {
+  RETURN_IF_ERROR(check_none(slot, "a training step"));
+  if (!has_unfinished(slot)) return ok();
+  return error(Code::kInvalid, "a training step while an accumulate of the tenant is not finished")
+      .note("call again with the same batch until it has a result, or discard");
+}
+
 Result<TrainReport> OpenGradients::report(size_t slot) const {
   if (running_.contains(slot))
     return error(Code::kInvalid, "an update while an accumulate of the tenant is not finished");

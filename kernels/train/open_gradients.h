@@ -57,8 +57,13 @@ class OpenGradients {
   /// Whether a call with this batch needs another pass.
   bool is_running(size_t slot, const LossBatch& batch) const;
   bool has_open(size_t slot) const;
+  /// Whether a call needs another pass, also one that is forward only.
+  bool has_unfinished(size_t slot) const { return running_.contains(slot); }
   /// Refuses `what`, "a checkpoint", while the slot has open gradients.
   Status check_none(size_t slot, std::string_view what) const;
+  /// The same, and while a call is not finished: a training step would change the weights between
+  /// two of its passes.
+  Status check_may_step(size_t slot) const;
   /// A report with the sums of all calls; an error if none is open or a call is not finished.
   Result<TrainReport> report(size_t slot) const;
   /// Nothing is open any more.

@@ -282,7 +282,8 @@ GroupId owner_of(const Plan& plan, int32_t resource) {
 
 int32_t schedule_steps(const Plan& plan) {
   int64_t longest = 0;
-  for (const Tenant& tenant : plan.tenants) longest = std::max(longest, tenant.max_steps);
+  for (const Tenant& tenant : plan.tenants)
+    if (!tenant.is_client) longest = std::max(longest, tenant.max_steps);
   return static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
 }
 

@@ -347,22 +347,22 @@ ResourceContract http_listener() {
   ResourceContract contract;
   contract.kind = "outside";
   contract.backend = "http";
-  contract.doc = "listens for HTTP requests of clients, which a gateway answers";
+  contract.doc = "listens for HTTP requests of clients, which a gateway or a tinker node answers";
   contract.options =
       OptionsOf<H>()
           .field("listen", &H::listen, any(),
                  "address and port; port 0: any free one, which the log names. An address other "
                  "than loopback needs 'keys_file'")
           .field("keys_file", &H::keys_file, refers_to("file"),
-                 "one key per line, KEY or KEY TENANT; clients send 'Authorization: Bearer KEY'")
+                 "one key per line, KEY or KEY TENANT; clients send it as Bearer or X-API-Key")
+          .field("key_prefix", &H::key_prefix, any(), "how each key begins: \"tml-\" for Tinker")
           .field("url", &H::url, any(),
                  "by which servers of environments reach it, http://host:port; empty: 'listen'")
           .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),
                  "open at once; one more closes the one that has waited longest for its client")
           .field("requests_max", &H::requests_max, between(1, 32768) | unit("requests"),
                  "that wait for a reply; a further one gets the status 429")
-          .field("header_bytes_max", &H::header_bytes_max,
-                 between(256, int64_t{1} << 20) | unit("bytes"),
+          .field("header_bytes_max", &H::header_bytes_max, between(256, 1 << 20) | unit("bytes"),
                  "of the headers of a request; more get the status 431")
           .field("body_bytes_max", &H::body_bytes_max, between(1, int64_t{1} << 30) | unit("bytes"),
                  "of the body of a request; more get the status 413")

@@ -22,6 +22,7 @@ std::string attributes(const Contract& actor) {
                                                                           : "own thread"};
   if (actor.is_single) all.push_back("single");
   if (actor.is_one_tenant) all.push_back("one tenant");
+  if (actor.is_for_loops) all.push_back("vacant for a tenant that a client trains");
   if (actor.is_restartable) all.push_back("restartable");
   if (actor.replicas_are_expendable) all.push_back("replicas beyond the first may be lost");
   if (actor.stops_on_error) all.push_back("stops the run when a handler fails");

@@ -99,7 +99,8 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   std::string text;
   if (plan.tenants.size() > 1) text += fmt::format("  tenant {}\n", tenant.name);
   const size_t num_averaged = std::min(kEndSteps, scores.size());
-  text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f}{}\n", newest->step, tenant.max_steps,
+  const std::string of_all = tenant.is_client ? "" : fmt::format(" of {}", tenant.max_steps);
+  text += fmt::format("  step {}{}, {} {:.3f} -> {:.3f}{}\n", newest->step, of_all,
                       is_supervised(plan) ? "loss" : "reward", ends.first, ends.last,
                       num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
   text += end_line;

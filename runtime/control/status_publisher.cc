@@ -218,11 +218,12 @@ void StatusPublisher::note_recovered(const RunRecovered& recovered) {
                                           .set("messages", recovered.num_messages)));
 }
 
-/// The tenant of the newest step, with its steps; "": a served run has no tenant.
+/// The tenant of the newest step, with its steps (0: a client trains it); "": a served run has no
+/// tenant.
 std::pair<std::string, int64_t> StatusPublisher::shown_tenant() const {
   if (!is_served_) {
     const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
-    return {tenant.name, tenant.max_steps};
+    return {tenant.name, tenant.is_client ? 0 : tenant.max_steps};
   }
   if (slots_.empty()) return {};
   const auto newest = std::ranges::find_if(
@@ -246,12 +247,13 @@ void StatusPublisher::show(Time now, const std::string& phase) {
   if (plan_.tenants.size() > 1 || is_served_) facts.tenant = tenant;
   if (tenant.empty() && phase.empty()) facts.phase = "waiting for tenants";
   facts.max_steps = max_steps;
+  facts.has_no_end = max_steps == 0;
   if (shown_tenant_.index() < resume_.points.size() && !is_served_)
     facts.step = resume_.points[shown_tenant_.index()].step;
   if (const StepFacts* newest = metrics_->newest(tenant)) {
     facts.has_metrics = true;
     facts.step = newest->step;
-    if (is_supervised(plan_)) {
+    if (is_supervised(plan_) || facts.has_no_end) {
       facts.score_name = "loss";
       facts.has_staleness = false;
     }

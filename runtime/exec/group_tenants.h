@@ -35,6 +35,13 @@ class GroupTenants {
   bool is_free(TenantSlot slot) const {
     return !slot.is_none() && slot.index() < tenants_.size() && tenants_[slot.index()] == nullptr;
   }
+  /// Whether an instance of the slot has no actor: the slot is free, or a client trains its tenant
+  /// and the actor is a part of loops.
+  bool is_vacant(TenantSlot slot, const Contract& contract) const {
+    if (slot.is_none() || slot.index() >= tenants_.size()) return false;
+    const Tenant* const tenant = tenants_[slot.index()].get();
+    return tenant == nullptr || (tenant->is_client && contract.is_for_loops);
+  }
   const TenantsBySlot& by_slot() const { return tenants_; }
   /// The tenant of a slot that is in use; else the slot's name in the plan.
   const std::string& name_of(TenantSlot slot) const;

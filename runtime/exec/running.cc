@@ -18,7 +18,7 @@ Error bounded(Error error) {
   return Error(error.code(), fmt::format("{} ... ({} bytes in all)", text, size));
 }
 
-/// In place of the actor of a slot without a tenant.
+/// In place of the actor of a vacant instance.
 class VacantActor final : public Actor {};
 
 }  // namespace
@@ -42,7 +42,7 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
       instance_(&common_->setup.plan->instance(self_)),
       node_(&common_->setup.plan->node(instance_->node)),
       contract_(node_->contract),
-      is_vacant_(common_->tenants.is_free(instance_->tenant)) {
+      is_vacant_(common_->tenants.is_vacant(instance_->tenant, *contract_)) {
   num_emitted_.assign(contract_->outputs.size(), 0);
   const auto seed = static_cast<uint64_t>(common_->setup.plan->settings.seed);
   random_key_ = stable_hash(node_->name, seed);
@@ -158,10 +158,12 @@ Status Running::on_tenant(TenantSlot slot, TenantChange::Kind kind, uint64_t ste
 }
 
 bool Running::is_for_free_slot() const {
-  if (input_.kind == StepKind::kCommand) return is_vacant_;
+  const auto is_free = [this](TenantSlot slot) {
+    return !slot.is_none() && by_slot_[slot.index()] == nullptr;
+  };
+  if (input_.kind == StepKind::kCommand) return is_free(instance_->tenant);
   if (input_.kind != StepKind::kMessage) return false;
-  const TenantSlot tenant = input_.envelope.tenant;
-  return is_vacant_ || (!tenant.is_none() && by_slot_[tenant.index()] == nullptr);
+  return is_free(instance_->tenant) || is_free(input_.envelope.tenant);
 }
 
 void Running::run() {
@@ -181,6 +183,7 @@ Status Running::handle() {
     case StepKind::kCommand: {
       if (is_for_free_slot())
         return error(Code::kCancelled, "the tenant of its slot has left or has not joined");
+      if (is_vacant()) return ok();  // a client trains the tenant, and this is a part of loops
       const Payload& payload = input_.envelope.payload;
       const InputPort& port = contract_->inputs[input_.port];
       // A port casts its payload without a check, so a payload of another type must be refused
@@ -205,7 +208,7 @@ Status Running::handle() {
 }
 
 Status Running::work() {
-  if (!contract_->works || (is_draining_ && contract_->is_source)) return ok();
+  if (!contract_->works || is_vacant() || (is_draining_ && contract_->is_source)) return ok();
   if (!has_started_) return ok();
   // The work of one that asks outside also takes answers for rollouts in flight, so that actor
   // holds its tasks back itself.

@@ -101,8 +101,8 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Lets the actor answer the message whose handler failed. The handler's emissions are dropped.
   void refuse(const Error& error);
 
-  /// Whether no tenant had the slot of this instance when it was made. Then its actor does nothing,
-  /// and no message comes to it.
+  /// Whether the instance had no actor when it was made: its slot was free, or a client trains its
+  /// tenant and its actor is a part of loops (Contract::is_for_loops).
   bool is_vacant() const { return is_vacant_; }
   /// Whether the message that is handled is of a slot without a tenant. Only a group that followed
   /// a record may have one: it refuses them when they arrive later.

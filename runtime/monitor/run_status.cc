@@ -24,7 +24,8 @@ double part(double part) { return static_cast<double>(std::llround(part * 1e3)) 
 std::string state_of(const TenantPicture& tenant) {
   if (!tenant.state.empty()) return tenant.state;
   if (!tenant.why_set_aside.empty()) return "set aside";
-  const bool is_done = tenant.newest != nullptr && tenant.newest->step >= tenant.max_steps;
+  const bool is_done =
+      tenant.newest != nullptr && tenant.max_steps > 0 && tenant.newest->step >= tenant.max_steps;
   return is_done ? "done" : "training";
 }
 
@@ -32,7 +33,7 @@ Json tenant_json(const TenantPicture& tenant, Time now) {
   Json one = Json::object();
   one.set("name", tenant.name)
       .set("state", state_of(tenant))
-      .set("max_steps", tenant.max_steps)
+      .set("max_steps", tenant.max_steps > 0 ? Json(tenant.max_steps) : Json())
       .set("share", tenant.share);
   if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
   if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));

@@ -19,6 +19,12 @@ std::string text_of(const Json& object, std::string_view key) {
   return value->dump();
 }
 
+/// "/100"; nothing for a tenant without an end.
+std::string end_text(const Json& tenant) {
+  const std::string max_steps = text_of(tenant, "max_steps");
+  return max_steps == "-" ? "" : "/" + max_steps;
+}
+
 bool is_set(const Json& object, std::string_view key) {
   const Json* value = object.find(key);
   return value != nullptr && value->is_bool() && value->as_bool();
@@ -122,15 +128,14 @@ std::string tenants_of(const Json& status) {
     const bool has_step = tenant.find("step") != nullptr;
     const std::string stale = metric_text(tenant, "off_policy/mean", 1);
     const std::string most = metric_text(tenant, "off_policy/max", 0);
-    std::vector<std::string> cells = {
-        text_of(tenant, "name"),
-        text_of(tenant, "state"),
-        (has_step ? text_of(tenant, "step") : "0") + "/" + text_of(tenant, "max_steps"),
-        seconds_text(tenant, "last_step_age_seconds"),
-        metric_text(tenant, "reward/all/mean", 3),
-        stale == "-" ? stale : stale + " (" + most + ")",
-        metric_text(tenant, "perf/decode_tokens_per_second", 0),
-        metric_text(tenant, "perf/train_tokens_per_second", 0)};
+    std::vector<std::string> cells = {text_of(tenant, "name"),
+                                      text_of(tenant, "state"),
+                                      (has_step ? text_of(tenant, "step") : "0") + end_text(tenant),
+                                      seconds_text(tenant, "last_step_age_seconds"),
+                                      metric_text(tenant, "reward/all/mean", 3),
+                                      stale == "-" ? stale : stale + " (" + most + ")",
+                                      metric_text(tenant, "perf/decode_tokens_per_second", 0),
+                                      metric_text(tenant, "perf/train_tokens_per_second", 0)};
     if (has_shares)
       for (const char* key : {"engine_share", "learner_share", "share"})
         cells.push_back(percent_text(tenant, key));

@@ -64,14 +64,15 @@ std::string status_text(const StatusFacts& facts) {
   std::string text;
   if (!facts.tenant.empty()) text += facts.tenant + "  ";
   if (!facts.phase.empty()) text += facts.phase + "  ";
-  text += fmt::format("{} {}/{}", facts.counted, facts.step, facts.max_steps);
+  text += fmt::format("{} {}", facts.counted, facts.step);
+  if (!facts.has_no_end) text += fmt::format("/{}", facts.max_steps);
   if (!facts.has_metrics) return text;
   text += fmt::format("  {} {:.3f}", facts.score_name, facts.score);
   if (facts.has_staleness)
     text += fmt::format("  stale {:.1f} (max {:.0f})", facts.off_policy_mean, facts.off_policy_max);
   text += fmt::format("  {} tok/s", short_count(facts.tokens_per_second));
   if (!facts.alarms.empty()) text += fmt::format("  alarm {}", facts.alarms);
-  if (facts.seconds_per_step > 0 && facts.step < facts.max_steps)
+  if (facts.seconds_per_step > 0 && !facts.has_no_end && facts.step < facts.max_steps)
     text += fmt::format(
         "  ETA {}",
         short_duration(facts.seconds_per_step * static_cast<double>(facts.max_steps - facts.step)));

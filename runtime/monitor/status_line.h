@@ -27,6 +27,7 @@ struct StatusFacts {
   std::string counted = "step";  // or "rows", of an evaluation
   int64_t step = 0;
   int64_t max_steps = 0;
+  bool has_no_end = false;            // a client trains the tenant: max_steps is not shown
   bool has_metrics = false;           // the fields below are known
   std::string score_name = "reward";  // or "loss"
   double score = 0;

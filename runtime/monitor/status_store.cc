@@ -54,7 +54,7 @@ StatusStore::StatusStore(std::shared_ptr<const Plan> plan, Time now, const Statu
   for (size_t slot = 0; slot < plan_->tenants.size(); ++slot) {
     TenantPicture& tenant = picture_.tenants[slot];
     tenant.name = plan_->tenants[slot].name;
-    tenant.max_steps = plan_->tenants[slot].max_steps;
+    if (!plan_->tenants[slot].is_client) tenant.max_steps = plan_->tenants[slot].max_steps;
     tenant.share = plan_->tenants[slot].share;
   }
   sample_served(now);

@@ -52,9 +52,9 @@ struct ServedParts {
 inline constexpr Duration kServedWindow = Duration::seconds(60);
 
 struct TenantPicture {
-  std::string name;   // in files and labels; "": the slot is free
-  std::string state;  // of a served run: "starting", "training", ...; else ""
-  int64_t max_steps = 0;
+  std::string name;                         // in files and labels; "": the slot is free
+  std::string state;                        // of a served run: "starting", "training", ...; else ""
+  int64_t max_steps = 0;                    // 0: a client trains it, without an end
   double share = 0;                         // promised
   std::shared_ptr<const StepFacts> newest;  // null: no step yet
   Time step_at;

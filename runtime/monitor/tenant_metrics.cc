@@ -33,7 +33,7 @@ void TenantMetrics::tenants() {
   states();
   out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
   each([this](const TenantPicture& tenant) {
-    out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
+    if (tenant.max_steps > 0) out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
   });
   const auto each_with_step = [&](const auto& value) {
     each([&](const TenantPicture& tenant) {

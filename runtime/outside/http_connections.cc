@@ -31,9 +31,9 @@ constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 std::string head_of(const ClientReply& reply, bool keeps_alive) {
   std::string head = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
-      "Cache-Control: no-store\r\n",
-      reply.status, http_reason(reply.status), reply.body.size());
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
+      reply.status, http_reason(reply.status),
+      reply.content_type.empty() ? kJsonContentType : reply.content_type, reply.body.size());
   if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
   if (reply.status == 429 || reply.status == 503)
     head += fmt::format("Retry-After: {}\r\n", kRetryAfterSeconds);
@@ -325,7 +325,8 @@ size_t HttpConnections::read_request(Connection& connection, std::string_view by
                         connection.tenant,
                         head.engine,
                         static_cast<int64_t>(wall_seconds()),
-                        reader.move_body()};
+                        reader.move_body(),
+                        head.content_type};
   connection.is_head = head.method == "HEAD";
   connection.reader.reset();
   ready_.push_back(connection.number);
@@ -345,7 +346,7 @@ std::optional<HttpRefusal> HttpConnections::refusal_of(Connection& connection) c
     return HttpRefusal{421, "this is localhost, 127.0.0.1 or [::1], under no other name"};
   const auto tenant = keys_.tenant_of(head.authorization);
   if (!tenant)
-    return HttpRefusal{401, "the header Authorization has no known key: send 'Bearer KEY'"};
+    return HttpRefusal{401, "no known key: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"};
   connection.tenant = *tenant;
   if (is_stopped_) return HttpRefusal{503, "the run ends"};
   if (std::cmp_greater_equal(num_requests_, options_.requests_max))

@@ -22,7 +22,8 @@ std::string_view without_spaces(std::string_view text) {
 
 }  // namespace
 
-Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::string> tenants) {
+Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::string> tenants,
+                                std::string_view prefix) {
   std::error_code missing;
   const auto size = std::filesystem::file_size(file, missing);
   if (!missing && std::cmp_greater(size, kHttpKeysFileBytesMax))
@@ -43,6 +44,9 @@ Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::st
     if (key.size() < kHttpKeyBytesMin || key.size() > kHttpKeyBytesMax)
       return error(Code::kInvalid, "{}:{}: the key has {} bytes, not {} to {}", file, line_number,
                    key.size(), kHttpKeyBytesMin, kHttpKeyBytesMax);
+    if (!key.starts_with(prefix))
+      return error(Code::kInvalid, "{}:{}: the key does not begin with '{}'", file, line_number,
+                   prefix);
     if (tenant.find_first_of(" \t") != std::string_view::npos)
       return error(Code::kInvalid, "{}:{}: more than a key and a tenant", file, line_number);
     if (!tenant.empty() && std::ranges::find(tenants, tenant) == tenants.end())

@@ -23,8 +23,10 @@ class HttpKeys {
  public:
   /// Without keys: everyone may.
   HttpKeys() = default;
-  /// Errors name the file and the line, never a key. A tenant of a key must be one of `tenants`.
-  static Result<HttpKeys> read(const std::string& file, std::span<const std::string> tenants);
+  /// Errors name the file and the line, never a key. A tenant of a key must be one of `tenants`,
+  /// and each key begins with `prefix`.
+  static Result<HttpKeys> read(const std::string& file, std::span<const std::string> tenants,
+                               std::string_view prefix = {});
 
   bool is_open() const { return tenants_.empty(); }
   size_t count() const { return tenants_.size(); }

@@ -206,8 +206,9 @@ Result<std::shared_ptr<HttpListener>> make_http_listener(
     const HttpListenerOptions& options, const std::function<void(std::string_view)>& log,
     std::span<const std::string> tenants) {
   RETURN_IF_ERROR(validate(options));
-  ASSIGN_OR_RETURN(KeysFile keys,
-                   KeysFile::open(options.keys_file, {tenants.begin(), tenants.end()}));
+  ASSIGN_OR_RETURN(
+      KeysFile keys,
+      KeysFile::open(options.keys_file, {tenants.begin(), tenants.end()}, options.key_prefix));
   auto listener = std::make_shared<ListeningOutside>(options, std::move(keys), log);
   RETURN_IF_ERROR(listener->open(options));
   if (log) log(fmt::format("listens on {}", listener->url()));

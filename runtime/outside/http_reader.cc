@@ -29,6 +29,16 @@ bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
+/// The media type alone: "Application/JSON; charset=utf-8" is "application/json".
+std::string media_type_of(std::string_view text) {
+  text = text.substr(0, text.find(';'));
+  while (text.ends_with(' ') || text.ends_with('\t')) text.remove_suffix(1);
+  std::string type(text);
+  for (char& c : type)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return type;
+}
+
 }  // namespace
 
 class HttpReader::Parser {
@@ -100,11 +110,11 @@ void HttpReader::finish_head() {
   if (num_hosts > 1 || (num_hosts == 0 && fields.version() > 10))
     return fail(400, "a request names one Host");
   if (num_hosts == 1) head_.host = text_of(hosts.first->value());
-  std::string rank;
+  std::string rank, api_key;
   for (const auto& [name, target_field] :
        {std::pair("X-Session-ID", &head_.session), std::pair("X-Request-ID", &head_.request_id),
-        std::pair("X-data-parallel-rank", &rank),
-        std::pair("Authorization", &head_.authorization)}) {
+        std::pair("X-data-parallel-rank", &rank), std::pair("Authorization", &head_.authorization),
+        std::pair("X-API-Key", &api_key), std::pair("Content-Type", &head_.content_type)}) {
     const auto found = fields.equal_range(name);
     const auto count = std::distance(found.first, found.second);
     if (count > 1) return fail(400, fmt::format("the header {} comes {} times", name, count));
@@ -115,6 +125,14 @@ void HttpReader::finish_head() {
     if (value->size() > kClientNameBytesMax || !is_printable(*value))
       return fail(400, fmt::format("the header {} has up to {} printable ASCII characters", name,
                                    kClientNameBytesMax));
+  // Clients of Tinker's SDK send their key in a header of its own.
+  if (head_.authorization.empty() && !api_key.empty()) head_.authorization = "Bearer " + api_key;
+  head_.content_type = media_type_of(head_.content_type);
+  if (head_.content_type.size() > kContentTypeBytesMax || !is_printable(head_.content_type))
+    return fail(400, fmt::format("the header Content-Type has up to {} printable ASCII characters",
+                                 kContentTypeBytesMax));
+  // Most bodies are JSON; the record does not say it of each.
+  if (head_.content_type == kJsonContentType) head_.content_type.clear();
   if (!rank.empty()) {
     const auto [end, fault] = std::from_chars(rank.data(), rank.data() + rank.size(), head_.engine);
     if (fault != std::errc() || end != rank.data() + rank.size() || head_.engine < 0 ||

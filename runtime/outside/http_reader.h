@@ -20,7 +20,8 @@ struct HttpHead {
   std::string session;              // X-Session-ID
   std::string request_id;           // X-Request-ID
   int32_t engine = -1;              // X-data-parallel-rank; -1: none
-  std::string authorization;        // stays in the listener
+  std::string authorization;        // or "Bearer " and X-API-Key; stays in the listener
+  std::string content_type;         // small letters, without parameters; empty: JSON, or none
   std::optional<uint64_t> content_length;
   bool is_chunked = false;
   bool keeps_alive = true;

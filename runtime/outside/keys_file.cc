@@ -15,14 +15,16 @@ int64_t nanoseconds_of(const timespec& time) {
 
 }  // namespace
 
-Result<KeysFile> KeysFile::open(std::string file, std::vector<std::string> tenants) {
+Result<KeysFile> KeysFile::open(std::string file, std::vector<std::string> tenants,
+                                std::string prefix) {
   KeysFile made;
   if (file.empty()) return made;
   made.file_ = std::move(file);
   made.tenants_ = std::move(tenants);
+  made.prefix_ = std::move(prefix);
   // Before it is read: a write meanwhile is seen by the next look.
   made.read_ = made.facts_now();
-  ASSIGN_OR_RETURN(made.keys_, HttpKeys::read(made.file_, made.tenants_));
+  ASSIGN_OR_RETURN(made.keys_, HttpKeys::read(made.file_, made.tenants_, made.prefix_));
   return made;
 }
 
@@ -37,7 +39,7 @@ std::optional<std::string> KeysFile::look(Time now) {
   const Facts facts = facts_now();
   if (facts == read_) return std::nullopt;
   read_ = facts;
-  auto keys = HttpKeys::read(file_, tenants_);
+  auto keys = HttpKeys::read(file_, tenants_, prefix_);
   if (!keys.ok())
     return fmt::format("the keys that were read before stay: {}", keys.error().text());
   keys_ = *std::move(keys);

@@ -22,7 +22,8 @@ inline constexpr Duration kKeysFileEvery = Duration::seconds(1);
 class KeysFile {
  public:
   /// Reads `file`; empty: everyone may use the listener, and there is nothing to look at.
-  static Result<KeysFile> open(std::string file, std::vector<std::string> tenants);
+  static Result<KeysFile> open(std::string file, std::vector<std::string> tenants,
+                               std::string prefix = {});
 
   const HttpKeys& keys() const { return keys_; }
   /// When look() has something to do; none: never.
@@ -42,6 +43,7 @@ class KeysFile {
 
   std::string file_;
   std::vector<std::string> tenants_;
+  std::string prefix_;  // of each key
   HttpKeys keys_;
   Facts read_;  // of the file when it was last tried
   Time next_look_;

@@ -52,6 +52,10 @@ class Listener final : public ProcessServices, public RunFiles, public StepHooks
     return std::filesystem::path();
   }
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+  Result<std::filesystem::path> begin_client_folder(TenantSlot, std::string_view) override {
+    return std::filesystem::path();
+  }
+  Status commit_client_folder(TenantSlot, std::string_view, bool) override { return ok(); }
 
   void after(const StepRecord& record) override {
     // An engine gets a work call only while it has something to compute: a long completion.

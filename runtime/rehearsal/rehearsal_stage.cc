@@ -103,7 +103,8 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
     node.contract = &contract;
   }
   for (Tenant& tenant : staged->tenants) {
-    tenant.max_steps = std::min(tenant.max_steps, steps);
+    // A rehearsal has no client.
+    tenant.max_steps = tenant.is_client ? 0 : std::min(tenant.max_steps, steps);
     tenant.checkpoint_every = 0;
     // Scripted tasks are no rows, so epochs do not end. Evaluations are played with few rows.
     tenant.tasks_max = tenant.groups_max = 0;

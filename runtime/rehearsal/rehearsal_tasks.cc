@@ -156,7 +156,7 @@ void check_data_nodes(CheckedGraph& checked, const Tokenizer& tokenizer) {
                                           [](const auto& each) { return !each.messages.empty(); });
     for (const InstanceId id : node.instances) {
       const TenantSlot slot = plan.instance(id).tenant;
-      if (plan.is_free(slot)) continue;
+      if (plan.is_vacant(id)) continue;
       const Tenant& tenant = plan.tenants[slot.is_none() ? 0 : slot.index()];
       if (const auto fault = fault_of_examples(options.file, *examples, tenant, tokenizer))
         report_row(checked, tenant, *fault);
@@ -246,7 +246,7 @@ void check_tasks(CheckedGraph& checked) {
   if (!takes_tasks(plan)) return;
   check_judges(checked);
   for (const Tenant& tenant : plan.tenants)
-    for (size_t i = 0; i < tenant.num_environments(); ++i)
+    for (size_t i = 0; !tenant.is_client && i < tenant.num_environments(); ++i)
       check_environment(checked, tenant.in_environment(i), tokenizer.get());
 }
 

@@ -46,6 +46,15 @@ class ReplayHostServices final : public ProcessServices, public RunFiles, public
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override;
+  // The learner of a replay saves and loads no files: folders of clients only have paths.
+  Result<std::filesystem::path> begin_client_folder(TenantSlot, std::string_view path) override {
+    return scratch_ / "clients" / path;
+  }
+  Status commit_client_folder(TenantSlot, std::string_view, bool) override { return ok(); }
+  Result<std::filesystem::path> client_folder(TenantSlot, std::string_view path) override {
+    return scratch_ / "clients" / path;
+  }
+  Status remove_client_folder(TenantSlot, std::string_view) override { return ok(); }
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }

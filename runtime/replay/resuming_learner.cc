@@ -118,6 +118,14 @@ class ResumingLearner final : public TracedLearner {
     if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
     return of(tenant).is_real ? learner().load(tenant, folder) : ok();
   }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    RETURN_IF_ERROR(check_reached(tenant));
+    if (!of(tenant).is_real || !is_replaying(tenant))
+      return TracedLearner::load_weights(tenant, folder, others);
+    const Status then = TracedLearner::load_weights(tenant, folder, others);
+    return then.ok() ? learner().load_weights(tenant, folder, others) : then;
+  }
   /// For a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(const LearnerProgress progress, read_state<LearnerProgress>(state));

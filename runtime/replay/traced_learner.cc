@@ -359,6 +359,15 @@ Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folde
   return is_replaying(tenant) ? ok() : learner_->load(tenant, folder);
 }
 
+Status TracedLearner::load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                                   const std::filesystem::path& others) {
+  if (!is_replaying(tenant))
+    return calls_->keep(LearnerCall::kLoad, learner_->load_weights(tenant, folder, others));
+  Status loaded = calls_->take_status(LearnerCall::kLoad);
+  if (loaded.ok()) progress_.tenants[tenant].is_open = false;
+  return loaded;
+}
+
 /// Without an answer every sample is refused; then the end of its group of rollouts shows the
 /// difference.
 SampleLimits TracedLearner::limits() const {

@@ -68,6 +68,8 @@ class TracedLearner : public Learner {
   std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
   void set_wake(std::function<void()> wake) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override;
   SampleLimits limits() const override;
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t turn, const StopRequested& stop) override;

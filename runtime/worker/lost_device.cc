@@ -74,6 +74,10 @@ class WatchedLearner final : public Learner {
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
     return watch_.seen(learner_->load(tenant, folder));
   }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    return watch_.seen(learner_->load_weights(tenant, folder, others));
+  }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t turn,
                                                  const StopRequested& stop) override {

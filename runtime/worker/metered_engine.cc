@@ -30,6 +30,8 @@ class EngineMeter final : public EngineObserver {
       board_->applied(resource_, group_, snapshot.name(), board_->now() - began_applying_);
   }
 
+  void dropped(WeightsKey key) override { board_->dropped(resource_, group_, key); }
+
   void submitted(const SequenceRequest& request, const Status& status) override {
     if (status.ok())
       started_[request.id.value] = {
@@ -211,6 +213,22 @@ void EngineMetrics::applied(uint32_t resource, uint32_t group, const KeyedVersio
   report->version = version.version.value;
   ++report->num_applied;
   report->apply_ns += static_cast<uint64_t>(took.to_nanoseconds());
+}
+
+void EngineMetrics::dropped(uint32_t resource, uint32_t group, WeightsKey key) {
+  const std::lock_guard lock(mutex_);
+  const auto is_of_engine = [&](const EngineReport& one) {
+    return one.resource == resource && one.group == group;
+  };
+  const auto report = std::ranges::find_if(reports_, [&](const EngineReport& one) {
+    return is_of_engine(one) && one.version >= 0 && one.tenant == key.tenant.value &&
+           one.adapter == key.adapter.value;
+  });
+  if (report == reports_.end()) return;
+  if (std::ranges::count_if(reports_, is_of_engine) > 1)
+    reports_.erase(report);
+  else
+    *report = {.resource = resource, .group = group};
 }
 
 void EngineMetrics::served(uint32_t resource, uint32_t group, TenantSlot tenant,

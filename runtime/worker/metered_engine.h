@@ -41,6 +41,8 @@ class EngineMetrics {
   /// Adds an engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
+  /// The entry of the key is removed; the last one of an engine has applied nothing again.
+  void dropped(uint32_t resource, uint32_t group, WeightsKey key);
   void held(uint32_t resource, uint32_t group, bool is_held);
   void set_holders(uint32_t resource, uint32_t group, const std::vector<EngineHolder>& holders);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);

@@ -51,13 +51,15 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
 }
 
 std::shared_ptr<WorkerFiles::Store> WorkerFiles::make_store(const Tenant& tenant) const {
-  return std::make_shared<Store>(CheckpointStore(
-      system_files(), checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
-      tenant.name,
-      KeptCheckpoints{.last = tenant.keep_last,
-                      .interval = tenant.checkpoint_every,
-                      .every = tenant.keep_every,
-                      .best = tenant.keep_best}));
+  const std::string name = tenancy_name(tenant);
+  return std::make_shared<Store>(
+      CheckpointStore(system_files(), checkpoints_folder(run_folder_, name, layout_tenants_),
+                      tenant.name,
+                      KeptCheckpoints{.last = tenant.keep_last,
+                                      .interval = tenant.checkpoint_every,
+                                      .every = tenant.keep_every,
+                                      .best = tenant.keep_best}),
+      ClientFolders(system_files(), run_folder_ / "clients" / name));
 }
 
 std::shared_ptr<WorkerFiles::Store> WorkerFiles::store_of(TenantSlot tenant) {
@@ -237,6 +239,29 @@ Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Jso
   }
   if (on_checkpoint_) on_checkpoint_(tenant, step);
   return ok();
+}
+
+Result<std::filesystem::path> WorkerFiles::begin_client_folder(TenantSlot tenant,
+                                                               std::string_view path) {
+  return store_of(tenant)->clients.begin(path);
+}
+
+Status WorkerFiles::commit_client_folder(TenantSlot tenant, std::string_view path,
+                                         bool weights_only) {
+  return store_of(tenant)->clients.commit(path, weights_only);
+}
+
+Result<std::filesystem::path> WorkerFiles::client_folder(TenantSlot tenant, std::string_view path) {
+  return store_of(tenant)->clients.folder(path);
+}
+
+Status WorkerFiles::remove_client_folder(TenantSlot tenant, std::string_view path) {
+  {
+    // The recorded run removed it, and may have made a newer one with the same path.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_following_) return ok();
+  }
+  return store_of(tenant)->clients.remove(path);
 }
 
 Status WorkerFiles::fault() {

@@ -19,6 +19,7 @@
 #include "graph/plan.h"
 #include "runtime/exec/actor_group.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/client_folders.h"
 #include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/step_lines.h"
@@ -70,16 +71,25 @@ class WorkerFiles final : public RunFiles {
   Status append_step(const StepLine& line);
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
+  // A fault of these ends the client's request, not the run: it is not kept. While a record is
+  // followed, a save that is computed again replaces the same bytes, and nothing is removed.
+  Result<std::filesystem::path> begin_client_folder(TenantSlot tenant,
+                                                    std::string_view path) override;
+  Status commit_client_folder(TenantSlot tenant, std::string_view path, bool weights_only) override;
+  Result<std::filesystem::path> client_folder(TenantSlot tenant, std::string_view path) override;
+  Status remove_client_folder(TenantSlot tenant, std::string_view path) override;
 
  private:
   /// Of one tenant, because its trainer begins checkpoints while a writer commits those of others.
   struct Store {
-    explicit Store(CheckpointStore store) : checkpoints(std::move(store)) {}
+    Store(CheckpointStore store, ClientFolders folders)
+        : checkpoints(std::move(store)), clients(std::move(folders)) {}
     std::mutex mutex;
     // Guarded by mutex.
     CheckpointStore checkpoints;
     int64_t last_step = 0;  // the newest one of a followed record
     // Constant while the store is used.
+    ClientFolders clients;
     ResumePoint newest{};  // of a followed record; step 0: none, or no record is followed
   };
 

@@ -54,8 +54,18 @@ class WritingLearner final : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
     return learner_->save(tenant, folder);
   }
+  /// Waits for the tenant's save: it may be the folder. In a resumed run the record says that it
+  /// has ended while it is being written again.
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    wait_for_save(tenant);
+    const Watch end(*this, tenant);
     return learner_->load(tenant, folder);
+  }
+  Status load_weights(TenantSlot tenant, const std::filesystem::path& folder,
+                      const std::filesystem::path& others) override {
+    wait_for_save(tenant);
+    const Watch end(*this, tenant);
+    return learner_->load_weights(tenant, folder, others);
   }
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t number,
@@ -114,6 +124,14 @@ class WritingLearner final : public Learner {
     std::optional<Status> end;  // empty: not written yet
   };
 
+  /// Until the newest save of the tenant, if there is one, has ended.
+  void wait_for_save(TenantSlot tenant) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      const auto earlier = ends_.find(tenant);
+      return earlier == ends_.end() || earlier->second.end.has_value();
+    });
+  }
   /// Tells that the tenant's gradients were discarded, if none are open any more.
   void tell(TenantSlot tenant) {
     if (discarded_ != nullptr && !learner_->has_open_gradients(tenant)) discarded_(tenant);
@@ -156,12 +174,9 @@ class WritingLearner final : public Learner {
 
 Status WritingLearner::begin_save(LearnerSave save) {
   const TenantSlot tenant = save.tenant;
+  wait_for_save(tenant);
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      const auto earlier = ends_.find(tenant);
-      return earlier == ends_.end() || earlier->second.end.has_value();
-    });
+    const std::lock_guard lock(mutex_);
     ends_.erase(tenant);
   }
   ASSIGN_OR_RETURN(auto image, learner_->capture(tenant));

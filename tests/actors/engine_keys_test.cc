@@ -102,6 +102,35 @@ TEST_F(EngineKeys, ADropEndsARunningSequenceAndLeavesThoseOfOtherKeys) {
   EXPECT_EQ(weights->newest(kMovingKey), PolicyVersion(0));
 }
 
+/// Decode does not know who asked for a prompt that is not complete.
+TEST_F(EngineKeys, ADropWaitsUntilThePromptsOfTheKeyAreComplete) {
+  apply(kMovingKey, 0);
+  apply(snapshot(1), 0, {at(kMovingKey, 0)});
+  ask(1, snapshot(1));
+  ask(2, kMovingKey);
+  drop(snapshot(1), {at(kMovingKey, 0)});
+  turn();
+  EXPECT_THAT(engine.dropped, IsEmpty());
+  EXPECT_THAT(newest_load().gone, ElementsAre(snapshot(1))) << "no more requests for it";
+  engine.prefill(id(1));
+  turn();
+  turn();
+  EXPECT_THAT(engine.dropped, ElementsAre(snapshot(1)));
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
+  EXPECT_EQ(answers()[0].session, 71U);
+  EXPECT_EQ(decode.emissions("completion")[0].options.origin, rollout.origin);
+  EXPECT_THAT(engine.waiting, ElementsAre(id(2))) << "the prompt of another key";
+}
+
+TEST_F(EngineKeys, ADropAfterTheCancelOfItsPromptWaitsForNothing) {
+  apply(snapshot(1), 0);
+  ask(1, snapshot(1));
+  abort(1);
+  drop(snapshot(1));
+  EXPECT_THAT(engine.dropped, ElementsAre(snapshot(1)));
+}
+
 TEST_F(EngineKeys, ADropEndsASequenceOnItsWayFromPrefillToDecode) {
   apply(snapshot(1), 0);
   ask(1, snapshot(1));

@@ -156,6 +156,25 @@ TEST(TenantOptions, AnAdapterIsSeededByTheTenantsName) {
   EXPECT_NE(adapter_of(tenant, 17).init_seed, config.init_seed);
 }
 
+TEST(TenantOptions, ALearnerHasAnAdapterForEachTenantAndAPlaceForEachFreeSlot) {
+  Plan plan;
+  plan.settings.seed = 7;
+  plan.tenants = {tenant_with_rank("a", 4), tenant_with_rank("b", 8)};
+  plan.free_slots = {tenant_with_rank("slot-2", 64)};
+  for (uint32_t slot = 0; slot < 2; ++slot) plan.tenants[slot].slot = TenantSlot(slot);
+  plan.free_slots[0].slot = TenantSlot(2);
+  const auto adapters = adapters_of(plan, {});
+  ASSERT_EQ(adapters.size(), 3U);
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    EXPECT_EQ(adapters[slot].tenant, TenantSlot(slot));
+    EXPECT_EQ(adapters[slot].is_free, slot == 2);
+  }
+  EXPECT_EQ(adapters[1].adapter, adapter_of(plan.tenants[1], 7));
+  EXPECT_EQ(adapters[2].adapter.rank, 64);
+  plan.free_slots.clear();
+  EXPECT_EQ(adapters_of(plan, {}).size(), 2U);
+}
+
 TEST(TenantOptions, AnEngineHasAtMostASlotForEachAdapter) {
   const std::vector<Tenant> three = {tenant_with_rank("a", 4), tenant_with_rank("b", 16),
                                      tenant_with_rank("c", 8)};

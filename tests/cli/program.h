@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -106,12 +108,24 @@ class Program {
     pollfd polled{err_, POLLIN, 0};
     return ::poll(&polled, 1, std::clamp(left, 0, 60'000)) <= 0 || read_more();
   }
+  /// Reads stderr for so long; sleeps for the rest of it once stderr is closed.
+  void listen_for(Duration time) {
+    const Time until = steady_now() + time;
+    while (steady_now() < until) {
+      if (listen(until)) continue;
+      const Duration left = until - steady_now();
+      if (left > Duration())
+        std::this_thread::sleep_for(std::chrono::nanoseconds(left.to_nanoseconds()));
+    }
+  }
   /// As wait(), at most until `until`; nothing if it has not ended by then.
   std::optional<ProgramEnd> wait(Time until) {
     while (listen(until))
       if (steady_now() >= until) return std::nullopt;
-    while (is_running())
+    while (is_running()) {
       if (steady_now() >= until) return std::nullopt;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     return wait();
   }
   ProgramEnd wait() {

@@ -210,6 +210,54 @@ TEST_P(ClientSteps, AnUnfinishedCallTakesNoOtherBatch) {
   EXPECT_EQ(**result, must_accumulate(*whole, *data));
 }
 
+TEST_P(ClientSteps, AForwardOnlyCallThatIsNotFinishedTakesNoStep) {
+  auto learner = make_divided(), whole = make_divided();
+  LossBatch only = loss_batch();
+  only.forward_only = true;
+  const auto data = std::make_shared<const LossBatch>(only);
+  EXPECT_FALSE(learner->accumulate_pass(data, never).has_value());
+  EXPECT_FALSE(learner->has_open_gradients(TenantSlot(0)));
+  const auto refused = learner->step(batch(), never);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), ::testing::HasSubstr("is not finished"));
+  EXPECT_FALSE(learner->accumulate_pass(data, never).has_value());
+  EXPECT_FALSE(learner->accumulate_pass(data, never).has_value());
+  const auto result = learner->accumulate_pass(data, never);
+  ASSERT_TRUE(result && result->ok());
+  EXPECT_EQ(**result, must_accumulate(*whole, only)) << "of one set of weights";
+  must_step(*learner, batch());
+}
+
+TEST_P(ClientSteps, WeightsAreLoadedWithTheOptimizerOfAnotherSave) {
+  auto learner = make();
+  const auto first = empty_folder("first"), later = empty_folder("later");
+  ASSERT_TRUE(learner->save(TenantSlot(0), first).ok());
+  const auto updated = [&] {
+    must_accumulate(*learner, loss_batch());
+    must_apply(*learner);
+    return weights(*learner);
+  };
+  updated();
+  const auto saved = updated();
+  ASSERT_TRUE(learner->save(TenantSlot(0), later).ok());
+  const auto loaded = [&](const std::filesystem::path& others) {
+    must_accumulate(*learner, loss_batch());
+    ASSERT_TRUE(learner->load_weights(TenantSlot(0), later, others).ok());
+    EXPECT_FALSE(learner->has_open_gradients(TenantSlot(0))) << "a load discards them";
+    EXPECT_TRUE(equal(*saved, *weights(*learner)));
+  };
+  loaded(later);
+  const auto third = updated();
+  loaded(first);
+  const auto begun_anew = updated();
+  loaded(later);
+  EXPECT_TRUE(equal(*third, *updated()));
+  loaded(first);
+  EXPECT_TRUE(equal(*begun_anew, *updated()));
+  EXPECT_FALSE(learner->load_weights(TenantSlot(0), empty_folder("empty"), first).ok());
+  EXPECT_TRUE(equal(*begun_anew, *weights(*learner))) << "all or nothing";
+}
+
 TEST_P(ClientSteps, OnlyAdamwHasAStepOfAClientsNumbers) {
   LearnerOptions options;
   options.optimizer.kind = "sgd";

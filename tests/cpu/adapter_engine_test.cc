@@ -213,6 +213,90 @@ TEST_P(AdapterEngine, ANewVersionOfOneTenantDoesNotChangeTheOthers) {
   }
 }
 
+/// A later tenant of a slot has another key, here with the adapter and the requests of tenant 3.
+constexpr WeightsKey kLater{TenantSlot(0), AdapterId(1)};
+
+SequenceRequest later_request(uint64_t number) {
+  SequenceRequest made = request(TenantSlot(3), number);
+  made.tenant = kLater.tenant;
+  made.adapter = kLater.adapter;
+  return made;
+}
+
+TEST_P(AdapterEngine, ATenantLeavesAndAnotherComesWithoutABitOfTheOthers) {
+  const auto base = folder();
+  const auto adapters = snapshots(base);
+  const auto before = generate(base, with_slots(2), {adapters[0], adapters[2]}, {0, 2});
+  const auto later = generate(base, with_slots(1), {adapters[3]}, {3});
+  auto engine = make_torch_engine(with_slots(2), base).value();
+  for (const uint32_t tenant : {0, 2}) ASSERT_TRUE(engine->apply(*adapters[tenant]).ok());
+  for (uint64_t number = 0; number < 3; ++number)
+    for (const uint32_t tenant : {0, 2})
+      ASSERT_TRUE(engine->submit(request(TenantSlot(tenant), number)).ok());
+  for (int step = 0; step < 5; ++step) {
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled())
+      ASSERT_TRUE(engine->take_over(event.id).ok());
+  }
+  engine->drop({TenantSlot(0)});
+  for (const auto& end : engine->take_finished())
+    EXPECT_EQ(end.reason, FinishReason::kCancelled) << end.id.value;
+  const Status refused = engine->submit(request(TenantSlot(0), 1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), HasSubstr("this engine has no adapter of tenant 0"));
+  EXPECT_EQ(engine->state().versions.list().size(), 1U);
+  ASSERT_TRUE(engine->apply(*with_key(*adapters[3], kLater)).ok());
+  for (uint64_t number = 0; number < 3; ++number)
+    ASSERT_TRUE(engine->submit(later_request(number)).ok());
+  const auto ends = run(*engine);
+  ASSERT_EQ(ends.size(), 6U);
+  for (const auto& [id, end] : ends)
+    expect_equal(end, id / 100 == 2 ? before.at(id) : later.at(id));
+  engine->drop(kLater);
+  engine->drop({TenantSlot(2)});
+  EXPECT_TRUE(engine->state().versions.empty());
+  EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
+}
+
+TEST_P(AdapterEngine, AnAdapterIsDroppedWithASlotOrWithoutOne) {
+  const auto base = folder();
+  const auto adapters = snapshots(base);
+  const auto before = generate(base, with_slots(1), {adapters[2]}, {2});
+  const auto later = generate(base, with_slots(1), {adapters[3]}, {3});
+  EngineOptions options = with_slots(1);
+  options.adapters_max = 2;
+  for (const int num_steps : {0, 1, 2}) {
+    auto engine = make_torch_engine(options, base).value();
+    for (const uint32_t tenant : {2, 0}) ASSERT_TRUE(engine->apply(*adapters[tenant]).ok());
+    ASSERT_TRUE(engine->submit(request(TenantSlot(0), 0)).ok());  // tenant 2 has the slot
+    for (int step = 0; step < num_steps; ++step) ASSERT_TRUE(engine->step().ok());
+    engine->drop({TenantSlot(0)});
+    EXPECT_EQ(engine->take_finished().size(), 1U);
+    ASSERT_TRUE(engine->apply(*with_key(*adapters[3], kLater)).ok()) << "one of two left";
+    for (uint64_t number = 0; number < 3; ++number) {
+      ASSERT_TRUE(engine->submit(later_request(number)).ok());
+      ASSERT_TRUE(engine->submit(request(TenantSlot(2), number)).ok());
+    }
+    const auto ends = run(*engine);
+    ASSERT_EQ(ends.size(), 6U);
+    for (const auto& [id, end] : ends)
+      expect_equal(end, id / 100 == 2 ? before.at(id) : later.at(id));
+  }
+}
+
+TEST(AdapterSlots, TakeMoreUsesOfASlotThanTheyAre) {
+  const auto base = make_folder({});
+  const auto adapters = snapshots(base);
+  auto engine = make_torch_engine(with_slots(2), base).value();
+  ASSERT_TRUE(engine->apply(*adapters[0]).ok());
+  for (uint32_t use = 1; use <= 300; ++use) {
+    const WeightsKey key{TenantSlot(1), AdapterId(use)};
+    ASSERT_TRUE(engine->apply(*with_key(*adapters[1 + use % 3], key)).ok()) << use;
+    engine->drop(key);
+  }
+  EXPECT_EQ(engine->state().versions.list().size(), 1U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Torch, AdapterEngine,
                          ::testing::Values("qwen3", "llama", "qwen3_moe", "glm4_moe"),
                          [](const auto& one) { return one.param; });

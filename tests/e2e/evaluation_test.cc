@@ -134,7 +134,8 @@ TEST(ARunWithEvaluations, ThatWasKilledContinuesThemAndWritesEachLineOnce) {
                             "--max-steps", "1000000", "--set", "graph.restarts_max=0"});
   words.insert(words.begin(), "primerl-graph");
   Program run(words);
-  while (num_lines(folder / "evaluations.jsonl") < 12) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for("12 evaluations", run,
+                        [&] { return num_lines(folder / "evaluations.jsonl") >= 12; }));
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
   const int64_t last = versions_in(folder).back();
@@ -207,8 +208,8 @@ TEST(SupervisedEpochs, ThatWereKilledEndAtTheSameStepWithTheSameNumbers) {
                         std::string(static_cast<size_t>(1 + i % 5), 'a' + i % 26));
   write_text(scratch.path() / "pairs.jsonl", rows);
   const auto words = [&](const std::string& name, std::vector<std::string> more) {
-    std::vector<std::string> all{"sft", source_path("examples/reverse_text/sft.toml"),
-                                 "--out", (scratch.path() / name).string()};
+    std::vector<std::string> all{"sft", source_path("examples/reverse_text/sft.toml"), "--out",
+                                 (scratch.path() / name).string()};
     for (const std::string& set :
          {"node.data.file=" + (scratch.path() / "pairs.jsonl").string(),
           std::string("tenant.main.group_size=2"), std::string("tenant.main.batch_size=8"),
@@ -236,8 +237,7 @@ TEST(SupervisedEpochs, ThatWereKilledEndAtTheSameStepWithTheSameNumbers) {
     for (const Json& line : lines_of(file)) all.push_back(*line.get_double("loss/mean"));
     return all;
   };
-  EXPECT_EQ(losses(folder / "metrics.jsonl"),
-            losses(scratch.path() / "whole" / "metrics.jsonl"));
+  EXPECT_EQ(losses(folder / "metrics.jsonl"), losses(scratch.path() / "whole" / "metrics.jsonl"));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
@@ -82,17 +81,15 @@ class HostsRun : public testing::Test {
   std::vector<std::string> variables() const {
     return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
   }
-  /// False when the run ends before it has made `more` steps.
-  bool takes_steps(const Program& run, size_t more) const {
+  /// A failure when the run ends before it has made `more` steps.
+  ::testing::AssertionResult takes_steps(Program& run, size_t more) const {
     const fs::path file = folder_ / "metrics.jsonl";
-    for (const size_t then = num_lines(file); num_lines(file) < then + more;)
-      if (!run.is_running()) return false;
-    return true;
+    const size_t then = num_lines(file);
+    return waits_for("further steps", run, [&] { return num_lines(file) >= then + more; });
   }
   static void expect_gone(const std::vector<pid_t>& workers) {
-    // CTest's limit ends the wait for a worker that never ends.
     for (const pid_t worker : workers)
-      while (!has_ended(worker)) std::this_thread::yield();
+      EXPECT_TRUE(wait_until([&] { return has_ended(worker); })) << "a worker never ended";
   }
   ProgramEnd run_to_its_end(std::vector<std::string> more = {}) const {
     return run_graph_program(words(std::move(more)), variables());
@@ -196,8 +193,9 @@ TEST_F(HostsRun, AnEngineThatDiesComesBackThroughItsAgent) {
   ASSERT_EQ(workers.size(), 2u);
   ::kill(workers[1], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
-  while (workers_of(*a).size() < 2) ASSERT_TRUE(run.is_running()) << run.wait().err;
-  ASSERT_TRUE(takes_steps(run, 4)) << run.wait().err;
+  ASSERT_TRUE(
+      waits_for("second worker of the agent", run, [&] { return workers_of(*a).size() >= 2; }));
+  ASSERT_TRUE(takes_steps(run, 4));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
@@ -244,7 +242,7 @@ TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
   write_hosts(a.address(), b.address());
   Program run(endless({"--set", "graph.dead_after=2s"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
-  ASSERT_TRUE(takes_steps(run, 8)) << run.wait().err;  // and has written a checkpoint
+  ASSERT_TRUE(takes_steps(run, 8));  // and has written a checkpoint
   const auto before = workers_of(*b);
   ASSERT_EQ(before.size(), 1u);
   ::kill(b->pid(), SIGSTOP);
@@ -254,7 +252,7 @@ TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
   ::kill(b->pid(), SIGCONT);
   ASSERT_TRUE(run.wait_until_said("the run resumes"));
   ASSERT_TRUE(run.wait_until_said("reward"));
-  ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
+  ASSERT_TRUE(takes_steps(run, 2));
   EXPECT_TRUE(has_ended(before[0]));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
@@ -295,7 +293,7 @@ TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
   {
     Program run(endless({"--set", "graph.dead_after=1h"}), variables());
     ASSERT_TRUE(run.wait_until_said("reward"));
-    ASSERT_TRUE(takes_steps(run, 4)) << run.wait().err;
+    ASSERT_TRUE(takes_steps(run, 4));
     workers = workers_of(*a);
     workers.push_back(workers_of(*b).at(0));
     ::kill(run.pid(), SIGKILL);

@@ -192,7 +192,7 @@ TEST_F(OutsideRun, KilledAtRandomFollowsItsWholeRecordEachTime) {
     words.insert(words.begin(), "primerl-graph");
     Program run(words);
     const size_t more = 1 + random.below(30);
-    while (num_lines(folder / "metrics.jsonl") < lines_before + more) ASSERT_TRUE(run.is_running());
+    ASSERT_TRUE(has_lines(run, folder, lines_before + more));
     const pid_t worker = worker_of(run);
     ASSERT_GT(worker, 0);
     ::kill(worker, SIGKILL);

@@ -33,9 +33,9 @@ void run_and_kill(const fs::path& folder, size_t num_steps,
   std::vector<std::string> words = endless(folder, checkpoint_every);
   words.insert(words.begin(), "primerl-graph");
   Program run(words);
-  while (num_lines(folder / "metrics.jsonl") < num_steps ||
-         (checkpoint_every != "0" && list_cuts(folder / "trace").size() < num_cuts))
-    ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(has_lines(run, folder, num_steps));
+  if (checkpoint_every == "0") num_cuts = 0;
+  ASSERT_TRUE(wait_until([&] { return list_cuts(folder / "trace").size() >= num_cuts; }));
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
 }
@@ -141,9 +141,10 @@ TEST(ARecoveredRun, KilledWhileACheckpointIsWrittenContinuesFromTheOlderOne) {
     std::vector<std::string> words = scripted_run(folder, options("1s"));
     words.insert(words.begin(), "primerl-graph");
     Program run(words);
-    while (!fs::exists(folder / "checkpoints" / ".step_40.tmp") ||
-           list_cuts(folder / "trace").empty())
-      ASSERT_TRUE(run.is_running());
+    const fs::path open = folder / "checkpoints" / ".step_40.tmp";
+    ASSERT_TRUE(waits_for("open checkpoint of step 40", run, [&] {
+      return fs::exists(open) && !list_cuts(folder / "trace").empty();
+    }));
     ::kill(worker_of(run), SIGKILL);
     ASSERT_EQ(run.wait().code, 1);
   }
@@ -169,8 +170,8 @@ TEST(ARecoveredRun, ThatWasInterruptedWhileItSavedHasTheCheckpointOfItsLastStep)
   words.insert(words.begin(), "primerl-graph");
   words.insert(words.end(), {"--set", "resource.learner.save_time=\"500ms\""});
   Program run(words);
-  while (!fs::exists(checkpoints / ".step_20.tmp") || num_lines(folder / "metrics.jsonl") < 30)
-    ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(has_lines(run, folder, 30));
+  ASSERT_TRUE(wait_until([&] { return fs::exists(checkpoints / ".step_20.tmp"); }, kLookOften));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   ASSERT_EQ(end.code, 130) << end.err;
@@ -236,7 +237,7 @@ TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
   for (int i = 0; i < 2; ++i) {
     const size_t before = num_lines(folder / "metrics.jsonl");
     Program again({"primerl-graph", "run", "--resume", folder.string()});
-    while (num_lines(folder / "metrics.jsonl") < before + 50) ASSERT_TRUE(again.is_running());
+    ASSERT_TRUE(has_lines(again, folder, before + 50));
     ::kill(worker_of(again), SIGKILL);
     ASSERT_EQ(again.wait().code, 1);
   }
@@ -370,7 +371,7 @@ TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
   {
     Program again({"primerl-graph", "run", "--resume", folder.string()});
     pid_t worker = -1;
-    while ((worker = worker_of(again)) < 0) ASSERT_TRUE(again.is_running());
+    ASSERT_TRUE(wait_until([&] { return (worker = worker_of(again)) > 0; }, kLookOften));
     ::kill(worker, SIGKILL);  // while it starts or follows the record
     ASSERT_NE(again.wait().code, 0);
   }
@@ -394,7 +395,7 @@ TEST(ARecoveredRun, WithoutAnyStepStartsWithTheFirstStep) {
     std::vector<std::string> words = endless(folder, "20");
     words.insert(words.begin(), "primerl-graph");
     Program run(words);
-    while (!fs::exists(folder / "run.json")) ASSERT_TRUE(run.is_running());
+    ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "run.json"); }, kLookOften));
     ::kill(run.pid(), SIGKILL);
     run.wait();
   }

@@ -26,9 +26,10 @@ void run_split(const fs::path& folder, size_t num_steps) {
   const auto has_cuts = [&](const std::string& process) {
     return list_cuts(folder / "trace", process).size() >= 3;
   };
-  while (num_lines(folder / "metrics.jsonl") < num_steps || !has_cuts("driver") ||
-         !has_cuts("inference#0") || !has_cuts("inference#1") || !has_cuts("training"))
-    ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for("saved states of all processes", run, [&] {
+    return num_lines(folder / "metrics.jsonl") >= num_steps && has_cuts("driver") &&
+           has_cuts("inference#0") && has_cuts("inference#1") && has_cuts("training");
+  }));
   ::kill(run.pid(), SIGINT);
   ASSERT_EQ(run.wait().code, 130);
 }

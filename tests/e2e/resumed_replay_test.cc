@@ -88,8 +88,7 @@ class AResumedRun : public ::testing::TestWithParam<Kind> {
     words.insert(words.begin(), "primerl-graph");
     const size_t before = num_lines(folder_ / "metrics.jsonl");
     Program run(words);
-    while (num_lines(folder_ / "metrics.jsonl") < before + more)
-      ASSERT_TRUE(run.is_running()) << run.wait().err;
+    ASSERT_TRUE(has_lines(run, folder_, before + more));
     ASSERT_FALSE(run.wait(steady_now() + then));
     const auto workers = workers_of(run);
     ASSERT_FALSE(workers.empty());

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <thread>
 
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
@@ -26,11 +25,11 @@ std::vector<std::string> endless_run(const fs::path& folder,
   return words;
 }
 
-/// A checkpoint is complete as soon as its folder has its final name. CTest's limit ends the wait
-/// if it never appears.
+/// A checkpoint is complete as soon as its folder has its final name.
 void wait_for_checkpoint(const fs::path& folder, int step) {
-  while (!fs::exists(folder / "checkpoints" / ("step_" + std::to_string(step))))
-    std::this_thread::yield();
+  const std::string name = "step_" + std::to_string(step);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "checkpoints" / name); }))
+      << "the run did not write the checkpoint " << name;
 }
 
 size_t count_of(const std::string& text, const std::string& part) {
@@ -142,7 +141,7 @@ TEST(Crash, ARunTakesItselfUpAgainAsOftenAsItMay) {
   ::kill(worker_of(run), SIGKILL);
   ASSERT_TRUE(run.wait_until_said("the run is live"));
   pid_t worker = -1;
-  while ((worker = worker_of(run)) < 0) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for("worker", run, [&] { return (worker = worker_of(run)) > 0; }));
   ::kill(worker, SIGKILL);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 1);
@@ -158,8 +157,7 @@ TEST(Crash, ARunCanContinueAfterIt) {
   const fs::path folder = scratch.path() / "run";
   {
     Program run(endless_run(folder));
-    // A checkpoint is complete as soon as its folder has its final name.
-    while (!fs::exists(folder / "checkpoints" / "step_100")) ASSERT_TRUE(run.is_running());
+    wait_for_checkpoint(folder, 100);
     ::kill(worker_of(run), SIGKILL);
     ASSERT_EQ(run.wait().code, 1);
   }

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "graph/base/real_clock.h"
@@ -18,13 +21,42 @@
 
 namespace primerl {
 
+/// Time between two looks at what a test waits for: a test that looks all the time takes a core
+/// from the run.
+inline constexpr Duration kLookEvery = Duration::milliseconds(20);
+/// For a moment that soon passes.
+inline constexpr Duration kLookOften = Duration::milliseconds(1);
+
 /// False after a time limit that is long enough for every test.
 template <class Condition>
-bool wait_until(const Condition& is_met) {
+bool wait_until(const Condition& is_met, Duration look_every = kLookEvery) {
   const Time deadline = steady_now() + kPatience;
-  while (!is_met())
+  while (!is_met()) {
     if (steady_now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(look_every.to_nanoseconds()));
+  }
   return true;
+}
+
+/// Waits while `run` is running, at most `at_most`, and reads its stderr meanwhile, so that it
+/// never waits for a reader. A failure names `what`, and has what the run said.
+template <class Condition>
+::testing::AssertionResult waits_for(std::string_view what, Program& run, const Condition& is_met,
+                                     Duration look_every = kLookEvery,
+                                     Duration at_most = kPatience) {
+  const Time deadline = steady_now() + at_most;
+  while (!is_met()) {
+    if (!run.is_running() && !is_met()) {
+      run.listen(steady_now());
+      return ::testing::AssertionFailure()
+             << "the run ended before there was " << what << ": " << run.said();
+    }
+    if (steady_now() > deadline)
+      return ::testing::AssertionFailure()
+             << "there was no " << what << " within " << to_string(at_most) << ": " << run.said();
+    run.listen_for(look_every);
+  }
+  return ::testing::AssertionSuccess();
 }
 
 /// Every line of a jsonl file; a line that is not JSON fails the test.
@@ -44,6 +76,13 @@ inline size_t num_lines(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   return static_cast<size_t>(
       std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
+}
+
+/// Waits until metrics.jsonl of `run` has `count` lines.
+inline ::testing::AssertionResult has_lines(Program& run, const std::filesystem::path& folder,
+                                            size_t count) {
+  return waits_for(fmt::format("line {} of metrics.jsonl", count), run,
+                   [&] { return num_lines(folder / "metrics.jsonl") >= count; });
 }
 
 inline Json json_file(const std::filesystem::path& file) {

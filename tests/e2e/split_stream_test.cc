@@ -84,22 +84,19 @@ TEST_F(SplitStreamRun, AnEngineThatDiesComesBackWithTheNewestVersion) {
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   int64_t before = -1;
-  while ((before = version_of(process("inference#1"))) < 1)
-    ASSERT_TRUE(run.is_running()) << run.wait().err;
+  ASSERT_TRUE(waits_for("version of the second engine", run,
+                        [&] { return (before = version_of(process("inference#1"))) >= 1; }));
   ::kill(workers[2], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is restarted as incarnation 2"));
   // Its version is newer than any version before the death.
-  Json again;
-  for (;;) {
-    ASSERT_TRUE(run.is_running()) << run.wait().err;
-    again = process("inference#1");
-    if (again.is_object() && *again.get_int("incarnation") == 2 && version_of(again) > before)
-      break;
-  }
+  ASSERT_TRUE(waits_for("newer version in the second incarnation", run, [&] {
+    const Json again = process("inference#1");
+    return again.is_object() && *again.get_int("incarnation") == 2 && version_of(again) > before;
+  }));
   // Each heartbeat of the trainer is up to a second old.
   for (const char* engine : {"inference#0", "inference#1"})
-    while (stream_bytes_to(process("training"), engine) == 0)
-      ASSERT_TRUE(run.is_running()) << run.wait().err;
+    ASSERT_TRUE(waits_for(fmt::format("bytes of weights to {}", engine), run,
+                          [&] { return stream_bytes_to(process("training"), engine) > 0; }));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
@@ -114,8 +111,7 @@ TEST_F(SplitStreamRun, ATrainerThatDiesIsTakenUpFromTheRecords) {
   ::kill(workers[3], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("messages as recorded; the run is live"));
   const size_t then = num_lines(folder_ / "metrics.jsonl");
-  while (num_lines(folder_ / "metrics.jsonl") < then + 2)
-    ASSERT_TRUE(run.is_running()) << run.wait().err;
+  ASSERT_TRUE(has_lines(run, folder_, then + 2));
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   ASSERT_EQ(end.code, 130) << end.err;

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
@@ -252,9 +251,8 @@ TEST_F(SplitRun, NoWorkerOutlivesAKilledParentAndTheNextRunCleansUp) {
     ::kill(run.pid(), SIGKILL);
     EXPECT_EQ(run.wait().signal, SIGKILL);
   }
-  // CTest's limit ends the wait for a worker that never ends.
   for (const pid_t worker : workers)
-    while (!has_ended(worker)) std::this_thread::yield();
+    ASSERT_TRUE(wait_until([&] { return has_ended(worker); })) << "a worker outlived its parent";
   const auto left = socket_folders();
   ASSERT_EQ(left.size(), 1u);
   fs::remove_all(folder_);
@@ -435,7 +433,9 @@ TEST_F(SplitRun, TheExampleReplaysToTheLastBitAlthoughItsTrainerWasKilled) {
   Program run({"primerl-graph", "run", source_path("examples/split/graph.toml"), "--out",
                folder_.string(), "--max-steps", "30", "--set", "tenant.main.checkpoint_every=10"},
               variables());
-  while (!fs::exists(folder_ / "checkpoints" / "step_10")) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for(
+      "checkpoint of step 10", run, [&] { return fs::exists(folder_ / "checkpoints" / "step_10"); },
+      kLookOften));
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   ::kill(workers[3], SIGKILL);

@@ -44,10 +44,10 @@ TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
         going.wait_until_said("is set aside, the others continue: 'picky': this tenant's groups"));
     std::string shown;
     const std::string all_of_the_learner = "     100%       50%\n";  // and half was promised
-    while (shown.find(all_of_the_learner) == std::string::npos) {
-      ASSERT_TRUE(going.is_running());
+    ASSERT_TRUE(waits_for("tenant that has all of the learner", going, [&] {
       shown = run_graph_program({"ps", run.string()}).out;
-    }
+      return shown.find(all_of_the_learner) != std::string::npos;
+    })) << shown;
     EXPECT_THAT(shown, HasSubstr("\nreverse     set aside"));
     EXPECT_THAT(
         shown,
@@ -96,8 +96,7 @@ TEST_F(TwoTenants, ATenantThatWasSetAsideStaysSoWhenTheRunIsResumed) {
                              "tenant.arithmetic.checkpoint_every=5"}));
     words_of_run.insert(words_of_run.begin(), "primerl-graph");
     Program killed(words_of_run);
-    while (num_lines(run / "metrics.jsonl") < 12)
-      ASSERT_TRUE(killed.is_running()) << killed.wait().err;
+    ASSERT_TRUE(has_lines(killed, run, 12));
     ::kill(worker_of(killed), SIGKILL);
     ASSERT_EQ(killed.wait().code, 1);
     const auto last = static_cast<int64_t>(steps(run, "arithmetic").size());

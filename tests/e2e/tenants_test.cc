@@ -151,7 +151,7 @@ TEST_F(TwoTenants, ContinueWhereTheKilledRunStopped) {
              "tenant.reverse.checkpoint_every=4", "--set", "tenant.arithmetic.checkpoint_every=5"});
   words_of_run.insert(words_of_run.begin(), "primerl-graph");
   Program killed(words_of_run);
-  while (num_lines(run / "metrics.jsonl") < 26) ASSERT_TRUE(killed.is_running());
+  ASSERT_TRUE(has_lines(killed, run, 26));
   ::kill(worker_of(killed), SIGKILL);
   ASSERT_EQ(killed.wait().code, 1);
   int64_t last = 0;

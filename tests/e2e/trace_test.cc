@@ -142,13 +142,21 @@ TEST(Trace, SaysNothingWhereItIsOff) {
   EXPECT_TRUE(json_file(folder / "run.json").find("trace")->is_null());
 }
 
+/// Waits for the checkpoint of a run.
+::testing::AssertionResult has_checkpoint(Program& run, const fs::path& folder,
+                                          const std::string& step) {
+  return waits_for("checkpoint " + step, run,
+                   [&] { return fs::exists(folder / "checkpoints" / step); });
+}
+
 /// Kills the worker of an endless run after a checkpoint and `spins` further checks, and compares.
 void kill_and_compare(int checkpoint, uint64_t spins) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder));
   const fs::path seen = folder / "checkpoints" / fmt::format("step_{}", checkpoint);
-  while (!fs::exists(seen)) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for(
+      "checkpoint to kill after", run, [&] { return fs::exists(seen); }, kLookOften));
   for (uint64_t i = 0; i < spins; ++i) (void)fs::exists(seen);
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
@@ -223,7 +231,7 @@ TEST(Trace, OfARingIsWrittenWhenASignalKillsTheWorker) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder, {"--set", "trace.level=ring"}));
-  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ASSERT_TRUE(has_checkpoint(run, folder, "step_4"));
   ::kill(worker_of(run), SIGSEGV);
   const auto end = run.wait();
   ASSERT_EQ(end.code, 1);
@@ -246,7 +254,7 @@ TEST(TraceDump, HasTheRecordOfALiveRun) {
   Program run(endless_run(folder, {"--set", "trace.level=ring"}));
   uint64_t last = 0;
   for (const char* seen : {"step_4", "step_8"}) {
-    while (!fs::exists(folder / "checkpoints" / seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    ASSERT_TRUE(has_checkpoint(run, folder, seen));
     const auto dumped = dump(folder, {"--json"});
     ASSERT_EQ(dumped.code, 0) << dumped.err;
     const Json said = parse_json(dumped.out, "output").value();
@@ -263,7 +271,7 @@ TEST(TraceDump, HasTheRecordOfALiveRun) {
                               HasSubstr((folder / "trace").string() + "; the run continues")));
   EXPECT_THAT(run_graph_program({"trace", "stat", folder.string()}).out, HasSubstr("a snapshot"));
   // The run continued and ends as usual, and a resume does not use the snapshot.
-  while (!fs::exists(folder / "checkpoints" / "step_12")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ASSERT_TRUE(has_checkpoint(run, folder, "step_12"));
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
   EXPECT_EQ(dump(folder).code, 1);
@@ -335,7 +343,7 @@ TEST(Trace, WithoutMoreSpaceEndsTheRunAndIsReportedOnce) {
   const fs::path folder = scratch.path() / "run";
   Program run(
       endless_run(folder, {"--set", "trace.segment_bytes=2097152", "--set", "trace.pack=false"}));
-  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(has_checkpoint(run, folder, "step_4"));
   fs::rename(folder / "trace", scratch.path() / "gone");
   const auto end = run.wait();
   EXPECT_EQ(end.code, 1) << end.err;

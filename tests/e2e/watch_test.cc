@@ -58,17 +58,15 @@ const Json* named(const Json& status, std::string_view list, const std::string& 
 TEST_F(WatchedRun, ShowsItsProcessesNodesAndEdgesWhileItRuns) {
   Program run(words("split.toml", {"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
-  // Reports come once a second. CTest's limit ends the wait for one that never comes.
+  // Reports come once a second.
   Json seen;
-  bool have_all = false;
-  while (!have_all) {
+  ASSERT_TRUE(waits_for("report of every process", run, [&] {
     seen = status();
-    have_all = true;
     for (const Json& process : seen.find("processes")->as_array())
-      have_all = have_all && process.get_int("steps").ok() && *process.get_int("steps") > 0;
+      if (!process.get_int("steps").ok() || *process.get_int("steps") <= 0) return false;
     const Json* edge = named(seen, "edges", "rollout.generate -> router.generate");
-    have_all = have_all && *edge->get_int("handled") > 0;
-  }
+    return *edge->get_int("handled") > 0;
+  })) << seen.dump();
   EXPECT_EQ(*seen.get_string("state"), "running");
   ASSERT_EQ(seen.find("processes")->as_array().size(), 4u);
   for (const char* name : {"driver", "inference#0", "inference#1", "training"}) {
@@ -106,10 +104,9 @@ TEST_F(WatchedRun, ServesMetricsThatCountWhatItDoes) {
       "primerl_edge_handled_messages_total{edge=\"rollout.group -> trainer.group\",process="
       "\"training\"}";
   double first = 0, later = 0;
-  while ((first = value_of(handled)) <= 0) {
-  }
-  while ((later = value_of(handled)) <= first) {
-  }
+  ASSERT_TRUE(waits_for("count of groups", run, [&] { return (first = value_of(handled)) > 0; }));
+  ASSERT_TRUE(waits_for("larger count of groups", run,
+                        [&] { return (later = value_of(handled)) > first; }));
   EXPECT_GT(value_of("primerl_group_busy_seconds_total{process=\"training\",group=\"trainer\"}"),
             0);
   EXPECT_GT(value_of("primerl_connection_sent_bytes_total{process=\"driver\",peer=\"training\"}"),
@@ -164,12 +161,12 @@ TEST_F(WatchedRun, PsSaysWholePathsWhereverItIsAsked) {
 TEST_F(WatchedRun, WritesEveryStepThatItsTrainerTookWhileTheControlPlaneStoodStill) {
   Program run(words("scripted.toml", {"--max-steps", "1000000000"}), variables());
   const auto metrics = folder_ / "metrics.jsonl", steps = folder_ / "logs" / "main.steps.jsonl";
-  while (num_lines(metrics) < 3) ASSERT_TRUE(run.is_running());
+  ASSERT_TRUE(waits_for("three steps", run, [&] { return num_lines(metrics) >= 3; }));
   ::kill(run.pid(), SIGSTOP);
   // The worker continues by itself.
   const size_t many = num_lines(metrics) + 300;
-  while (num_lines(steps) < many) {
-  }
+  ASSERT_TRUE(wait_until([&] { return num_lines(steps) >= many; }))
+      << "the worker does not go on by itself";
   ::kill(run.pid(), SIGCONT);
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();

@@ -175,8 +175,8 @@ class EndedRun {
     story_ += fmt::format("\n    {} calls, {} refused; {} steps, code {}, signal {}: {}",
                           disk.num_calls(), disk.num_refused(), num_steps(), ended->code,
                           ended->signal, ended->err);
-    while (!std::ranges::all_of(workers, has_ended))
-      ASSERT_LT(steady_now(), give_up_) << story_ << "\n  a worker lives on";
+    ASSERT_TRUE(wait_until([&] { return std::ranges::all_of(workers, has_ended); }))
+        << story_ << "\n  a worker lives on";
   }
 
   /// False: `until` has passed.

@@ -38,6 +38,7 @@ struct Strings {
   std::function<void(Puppet&, const Number&, const Error&)> on_refuse = {};
   std::function<void(Puppet&, const PeerEvent&)> on_peer = {};
   std::function<bool(const Puppet&)> is_idle = {};
+  std::function<Status(Puppet&, TenantSlot, TenantChange::Kind)> on_tenant = {};
 };
 
 /// in, side (forward), back (feedback) -> out, many (broadcast), pick (addressed), keyed (by
@@ -56,6 +57,9 @@ class Puppet final : public Actor {
   Status on_peer(const PeerEvent& event) override {
     if (strings.on_peer) strings.on_peer(*this, event);
     return ok();
+  }
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override {
+    return strings.on_tenant ? strings.on_tenant(*this, slot, kind) : ok();
   }
   Services& world() const { return services(); }
 

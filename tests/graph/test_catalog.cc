@@ -10,9 +10,7 @@
 
 namespace primerl::testing {
 namespace {
-
 namespace fs = std::filesystem;
-
 template <int kNumber>
 struct Note {
   static constexpr std::string_view kNames[] = {
@@ -120,6 +118,7 @@ Contract env_contract() {
       .out("task", &A::task, "a task to solve", recorded(), work_burst(1))
       .out("observation", &A::observation, "what came of an action", recorded())
       .one_tenant()
+      .for_loops()
       .source()
       .own_thread()
       .stateless();
@@ -153,6 +152,7 @@ Contract rollout_contract() {
       .out("cancel", &A::cancel, "stop a request", optional_port(), at_most(64))
       .out("action", &A::action, "an answer to judge", at_most(64))
       .timer("deadline", &A::tick, "the oldest request is due")
+      .for_loops()
       .single()
       .stateless();
 }

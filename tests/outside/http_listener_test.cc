@@ -217,6 +217,60 @@ TEST_F(HttpStory, ARankIsANumberUpToTheLimit) {
         << wrong;
 }
 
+TEST_F(HttpStory, AKeyMayComeInAHeaderOfItsOwn) {
+  options.keys_file = write("keys", "tml-0123456789abcdef blue\n");
+  options.key_prefix = "tml-";
+  auto own = client(), both = client();
+  own.say(post("1", "X-API-Key: tml-0123456789abcdef\r\n"));
+  EXPECT_EQ(accepted(1).tenant, "blue");
+  both.say(post("2", "Authorization: Bearer tml-0123456789abcdef\r\nX-API-Key: other\r\n"));
+  accept(2);
+  EXPECT_EQ(request_of(2).tenant, "blue") << "Authorization comes first";
+  EXPECT_THAT(answer_to(2).body, Not(HasSubstr("other")));
+  for (const std::string_view wrong :
+       {"X-API-Key: tml-0123456789abcdee\r\n", "X-API-Key: \r\n",
+        "Authorization: Basic x\r\nX-API-Key: tml-0123456789abcdef\r\n"})
+    EXPECT_THAT(refused(post("1", wrong)), StartsWith("HTTP/1.1 401")) << wrong;
+  EXPECT_THAT(refused(post("1", "X-API-Key: a\r\nX-API-Key: b\r\n")),
+              AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("X-API-Key comes 2 times")));
+}
+
+TEST_F(HttpStory, AKeyWithoutThePrefixIsAnErrorAtTheStart) {
+  options.keys_file = write("keys", "tml-0123456789abcdef\n0123456789abcdef\n");
+  options.key_prefix = "tml-";
+  const auto made = make_http_listener(options, nullptr, tenants);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().text(), AllOf(HasSubstr("keys:2: the key does not begin with 'tml-'"),
+                                         Not(HasSubstr("0123456789"))));
+}
+
+TEST_F(HttpStory, ARequestAndItsReplyHaveAContentType) {
+  auto one = client();
+  one.say(post("1", "Content-Type: Application/X-Protobuf; v=1\r\n"));
+  EXPECT_EQ(accepted(1).content_type, "application/x-protobuf");
+  ClientReply made;
+  made.request = 1;
+  made.body = "bytes";
+  made.content_type = "application/x-protobuf";
+  ask(2, reply_call(made));
+  EXPECT_TRUE(sent(2));
+  EXPECT_THAT(one.hear("bytes"), HasSubstr("\r\nContent-Type: application/x-protobuf\r\n"));
+  one.say(post("2", "Content-Type: application/json; charset=utf-8\r\n"));
+  accept(3);
+  EXPECT_EQ(request_of(3).content_type, "");
+  EXPECT_THAT(answer_to(3).body, Not(HasSubstr("json"))) << "records stay as they were";
+  reply(4, 3);
+  EXPECT_THAT(one.hear("{}"), HasSubstr("\r\nContent-Type: application/json\r\n"));
+  EXPECT_THAT(refused(post("1", fmt::format("Content-Type: {}\r\n", std::string(129, 'a')))),
+              AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("Content-Type has up to 128")));
+  auto longest = client();
+  longest.say(post("3", fmt::format("Content-Type: {}\r\n", std::string(128, 'a'))));
+  EXPECT_EQ(accepted(5).content_type.size(), 128U);
+  ClientReply wrong;
+  wrong.content_type = "a\r\nb: c";
+  EXPECT_FALSE(read_http_call(reply_call(wrong)).ok());
+}
+
 TEST_F(HttpStory, AKeyIsNeededWhereThereAreKeys) {
   options.keys_file = write("keys", "# keys\n0123456789abcdef\nfedcba9876543210 blue\n");
   EXPECT_THAT(refused(post("1")),

@@ -37,6 +37,7 @@ class FakeEngine final : public Engine {
     if (!apply_fault.ok()) return apply_fault.error();
     return snapshot.tensors.size();
   }
+  void drop(WeightsKey key) override { calls.push_back(fmt::format("drop {}", to_string(key))); }
   EngineState state() const override {
     EngineState state;
     state.num_waiting = static_cast<int32_t>(waiting.size());

@@ -411,5 +411,38 @@ TEST_F(ResumingEngine, FailsAtEveryCallWhenItsWeightsDoNotFit) {
   EXPECT_THAT(real_->calls, ElementsAre("apply 7"));
 }
 
+// The tenant left in the record: nothing of it goes on, and its weights are not applied.
+TEST_F(ResumingEngine, DoesNotContinueADroppedKey) {
+  put_four_in_flight();
+  const WeightsKey gone;
+  in_both([&](Engine& engine, FakeEngine*) {
+    ASSERT_TRUE(engine.apply(snapshot_of(3, 2)).ok());
+    engine.drop(gone);
+    SequenceRequest other = request(5);
+    other.tenant = TenantSlot(1);
+    EXPECT_TRUE(engine.submit(other).ok());
+  });
+  EXPECT_EQ(original_->calls.back(), "submit 5");
+  EXPECT_EQ(original_->calls[original_->calls.size() - 2], "drop tenant 0");
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->calls, ElementsAre("submit 5", "step"));
+  EXPECT_THAT(ends(engine_->take_finished()),
+              ElementsAre("1 cancelled", "2 cancelled", "3 cancelled", "4 cancelled"));
+  engine_->drop({TenantSlot(1)});
+  EXPECT_THAT(real_->calls, ElementsAre("submit 5", "step", "abort 5", "drop tenant 1"));
+}
+
+TEST_F(ResumingEngine, AKeyThatIsDroppedWhileItIsComputedAgainEnds) {
+  put_four_in_flight();
+  real_->room = 3;
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  real_->calls.clear();
+  engine_->drop({});
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled")) << "it waited here";
+  EXPECT_THAT(real_->calls, ElementsAre("abort 1", "abort 2", "abort 3", "drop tenant 0"));
+}
+
 }  // namespace
 }  // namespace primerl

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "kernels/scripted/scripted_learner.h"
+#include "kernels/train/adapter_training.h"
 #include "runtime/replay/traced_learner.h"
 #include "tests/store/scratch_folder.h"
 
@@ -254,6 +255,131 @@ TEST_F(ASaveInARecord, OfTheCheckpointThatIsLoadedIsNotWrittenAgain) {
   is_live_ = true;
   EXPECT_TRUE(learner->end_of_save(TenantSlot(0), at(5))->ok());
   EXPECT_EQ(num_commits_, 0);
+}
+
+/// A run in which the tenant of slot 0 made two steps and left, and another one joined and made
+/// two.
+class TenantsInARecord : public ::testing::Test {
+ protected:
+  static AdapterTraining training() {
+    AdapterTraining made;
+    made.tenant = TenantSlot(0);
+    made.rules.optimizer.lr = 0.5;
+    return made;
+  }
+  static TrainBatch batch(int32_t number) {
+    TrainBatch made = a_batch();
+    made.samples[0].tokens[0] += number;
+    return made;
+  }
+  static uint64_t bits(Learner& learner) {
+    const auto taken = learner.snapshot(TenantSlot(0), PolicyVersion(1)).value();
+    uint64_t hash = 0;
+    for (const std::byte byte : taken->tensors.at(0).bytes.bytes())
+      hash = hash * 31 + static_cast<uint64_t>(byte);
+    return hash;
+  }
+  /// The whole run, with the learner's state after the first step of the second tenant saved in
+  /// `checkpoint`, if it is given.
+  static void play(Learner& learner, Learner* saves = nullptr, const fs::path& checkpoint = {}) {
+    ASSERT_TRUE(learner.step(batch(0), never).ok());
+    ASSERT_TRUE(learner.step(batch(1), never).ok());
+    learner.end_tenant(TenantSlot(0));
+    ASSERT_TRUE(learner.begin_tenant(training()).ok());
+    EXPECT_EQ(learner.step(batch(2), never).value().learning_rate, 0.5);
+    if (saves != nullptr) {
+      ASSERT_TRUE(saves->save(TenantSlot(0), checkpoint).ok());
+    }
+    ASSERT_TRUE(learner.step(batch(3), never).ok());
+  }
+  void record() {
+    const std::shared_ptr<Learner> real = scripted(0);
+    TracedLearner recording(
+        real, [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
+    play(recording, real.get(), checkpoint_.path());
+    end_ = bits(*real);
+    const auto progress = read_state<LearnerProgress>(recording.save_state()).value();
+    EXPECT_EQ(progress.tenants.at(TenantSlot(0)).num_steps, 2) << "of the second tenant alone";
+  }
+  NextAnswer next() {
+    return [this]() -> const std::vector<std::byte>* {
+      if (tape_.empty()) return nullptr;
+      answer_ = std::move(tape_.front());
+      tape_.pop_front();
+      return &answer_;
+    };
+  }
+  std::shared_ptr<Learner> follow(RecoveryPoint point, std::shared_ptr<Learner> real) {
+    ResumingLearnerSetup setup;
+    setup.learner = std::move(real);
+    setup.next = next();
+    setup.is_live = [this] { return is_live_; };
+    setup.points = {std::move(point)};
+    setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
+    setup.on_divergence = [this](std::string what) { parted_.push_back(std::move(what)); };
+    return make_resuming_learner(std::move(setup));
+  }
+
+  const ScratchFolder checkpoint_;
+  std::deque<std::vector<std::byte>> tape_;
+  std::vector<std::byte> answer_;
+  std::vector<std::string> parted_;
+  bool is_live_ = false;
+  uint64_t end_ = 0;
+};
+
+TEST_F(TenantsInARecord, AreFollowedToTheSameBits) {
+  record();
+  const std::shared_ptr<Learner> real = scripted(0);
+  const auto learner = follow({"", 0, 1}, real);
+  play(*learner);
+  EXPECT_THAT(parted_, IsEmpty());
+  EXPECT_TRUE(tape_.empty());
+  EXPECT_EQ(bits(*real), end_);
+}
+
+/// The checkpoint of one step is of the second tenant, not of the first.
+TEST_F(TenantsInARecord, ACheckpointIsLoadedForItsTenantOnly) {
+  record();
+  const std::shared_ptr<Learner> real = scripted(0);
+  const auto learner = follow({checkpoint_.path(), 1, 1}, real);
+  ASSERT_TRUE(learner->step(batch(0), never).ok());
+  EXPECT_EQ(bits(*real), bits(*scripted(0))) << "the first tenant is not computed";
+  ASSERT_TRUE(learner->step(batch(1), never).ok());
+  learner->end_tenant(TenantSlot(0));
+  ASSERT_TRUE(learner->begin_tenant(training()).ok());
+  ASSERT_TRUE(learner->step(batch(2), never).ok());
+  ASSERT_TRUE(learner->step(batch(3), never).ok());
+  EXPECT_THAT(parted_, IsEmpty());
+  EXPECT_EQ(bits(*real), end_);
+}
+
+TEST_F(TenantsInARecord, TheNextOneJoinsTheRealLearnerAfterTheRecord) {
+  record();
+  const std::shared_ptr<Learner> real = scripted(0);
+  const auto learner = follow({"", 0, 1}, real);
+  play(*learner);
+  is_live_ = true;
+  learner->end_tenant(TenantSlot(0));
+  EXPECT_EQ(real->step(batch(0), never).error().code(), Code::kNotFound);
+  ASSERT_TRUE(learner->begin_tenant(training()).ok());
+  EXPECT_EQ(learner->begin_tenant(training()).error().code(), Code::kExists);
+  ASSERT_TRUE(learner->step(batch(2), never).ok());
+  ASSERT_TRUE(learner->step(batch(3), never).ok());
+  EXPECT_EQ(bits(*real), end_);
+}
+
+TEST_F(TenantsInARecord, ARefusedBeginIsRefusedInAReplayWithoutALearner) {
+  TracedLearner recording(
+      scripted(0), [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
+  EXPECT_EQ(recording.begin_tenant(training()).error().code(), Code::kExists);
+  recording.end_tenant(TenantSlot(0));
+  ASSERT_TRUE(recording.begin_tenant(training()).ok());
+  TracedLearner replayed(nullptr, next());
+  EXPECT_EQ(replayed.begin_tenant(training()).error().code(), Code::kExists);
+  replayed.end_tenant(TenantSlot(0));
+  EXPECT_TRUE(replayed.begin_tenant(training()).ok());
+  EXPECT_EQ(replayed.begin_tenant(training()).error().code(), Code::kNotFound) << "no answer";
 }
 
 }  // namespace

@@ -293,5 +293,57 @@ TEST(AFailedCallInARecord, IsAFailedAnswer) {
   EXPECT_FALSE(is_failed_learner_answer(tape[1]));
 }
 
+/// A client goes back to what it saved before, once from a folder that does not exist.
+class ALoadInARecord : public AClientInARecord {
+ protected:
+  ALoadInARecord() {
+    const auto first = client_learner();
+    EXPECT_TRUE(first->save(kClientOfRecord, saved_).ok());
+    tape_.clear();
+    TracedLearner recording(client_learner(),
+                            [this](std::vector<std::byte> answer) { tape_.push_back(answer); });
+    then_ = load_between(recording);
+  }
+  ClientAnswers load_between(Learner& learner) const {
+    ClientAnswers answers = run_client(learner, 1);
+    EXPECT_TRUE(learner.load_weights(kClientOfRecord, saved_, saved_).ok());
+    EXPECT_FALSE(learner.has_open_gradients(kClientOfRecord));
+    EXPECT_FALSE(learner.load_weights(kClientOfRecord, saved_ / "none", saved_).ok());
+    const ClientAnswers later = run_client(learner, 1);
+    answers.results.insert(answers.results.end(), later.results.begin(), later.results.end());
+    answers.updates.insert(answers.updates.end(), later.updates.begin(), later.updates.end());
+    return answers;
+  }
+  const std::filesystem::path saved_ = new_scratch_folder();
+};
+
+TEST_F(ALoadInARecord, IsRepeatedWithItsEndAndWithoutALearner) {
+  TracedLearner repeating(nullptr, next());
+  expect_then(load_between(repeating));
+  EXPECT_THAT(tape_, IsEmpty());
+}
+
+TEST_F(ALoadInARecord, IsLoadedAgainWhereTheRunIsComputedAgain) {
+  const auto learner = follow(client_learner()), straight = client_learner();
+  expect_then(load_between(*learner));
+  EXPECT_THAT(parted_, IsEmpty());
+  is_live_ = true;
+  load_between(*straight);
+  EXPECT_EQ(learner->apply(kClientOfRecord, {})->grad_norm,
+            straight->apply(kClientOfRecord, {})->grad_norm);
+}
+
+TEST_F(ALoadInARecord, IsNotLoadedAgainBeforeTheCheckpoint) {
+  const auto checkpoint = new_scratch_folder();
+  const auto first = client_learner();
+  load_between(*first);
+  first->discard(kClientOfRecord);
+  ASSERT_TRUE(first->save(kClientOfRecord, checkpoint).ok());
+  std::filesystem::remove_all(saved_);
+  const auto learner = follow(client_learner(), {checkpoint, 2});
+  expect_then(load_between(*learner));
+  EXPECT_THAT(parted_, IsEmpty());
+}
+
 }  // namespace
 }  // namespace primerl

@@ -108,6 +108,37 @@ TEST(EngineMeter, HoldsWhatItAppliedLast) {
   EXPECT_EQ(reports[1].group, 0u);
 }
 
+TEST(EngineMeter, HasOneEntryForASlotWhateverItsUses) {
+  auto board = std::make_shared<EngineMetrics>();
+  const auto make = metering_factory(
+      [](const Plan&, int32_t) -> Result<std::shared_ptr<Resource>> {
+        return std::shared_ptr<Resource>(std::make_unique<PickyEngine>());
+      },
+      board, "");
+  auto made = make(plan_of_one_group(), 1);
+  auto& engine = dynamic_cast<Engine&>(**made);
+  const auto apply = [&](WeightsKey key) {
+    WeightSnapshot snapshot;
+    snapshot.key = key;
+    snapshot.version = PolicyVersion(3);
+    ASSERT_TRUE(engine.apply(snapshot).ok());
+  };
+  const WeightsKey stays{TenantSlot(1)};
+  for (uint32_t use = 0; use < 100; ++use) {
+    const WeightsKey key{TenantSlot(0), AdapterId(use)};
+    apply(key);
+    if (use == 50) apply(stays);
+    EXPECT_EQ(board->reports().size(), use < 50 ? 1U : 2U);
+    engine.drop({TenantSlot(7)});
+    engine.drop(key);
+    if (use < 50) {
+      EXPECT_EQ(board->reports()[0].version, -1) << "as before the first";
+    }
+  }
+  ASSERT_EQ(board->reports().size(), 1U);
+  EXPECT_EQ(board->reports()[0].tenant, 1U);
+}
+
 TEST(EngineMeter, TellsHowLongEachRequestTook) {
   Time now;
   auto board = std::make_shared<EngineMetrics>([&now] { return now; });

@@ -13,6 +13,7 @@
 
 #include "kernels/scripted/scripted_learner.h"
 #include "tests/actors/fakes.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
 namespace {
@@ -75,6 +76,7 @@ class CopyingLearner final : public Learner {
   }
   Status save(TenantSlot, const std::filesystem::path&) override { return ok(); }
   Status load(TenantSlot, const std::filesystem::path&) override { return ok(); }
+  void end_tenant(TenantSlot tenant) override { story_.note(fmt::format("ended {}", tenant)); }
   SampleLimits limits() const override { return {}; }
 
  private:
@@ -216,6 +218,37 @@ TEST_F(AWritingLearner, WritesTheTenantsOneAfterTheOther) {
   const auto lines = story.lines();
   const auto at = [&](const std::string& what) { return std::ranges::find(lines, what); };
   EXPECT_LT(at("committed a"), at("begins b"));
+}
+
+TEST_F(AWritingLearner, ATenantEndsAfterTheCopyThatIsBeingWritten) {
+  ASSERT_TRUE(learner->begin_save(to("a")).ok());
+  story.wait_for("begins a");
+  auto ended = std::async(std::launch::async, [this] { learner->end_tenant(kOne); });
+  let("a");
+  ended.get();
+  const auto lines = story.lines();
+  const auto at = [&](const std::string& what) { return std::ranges::find(lines, what); };
+  EXPECT_LT(at("committed a"), at("ended 0"));
+  EXPECT_THAT(learner->end_of_save(kOne, Time())->error().text(), HasSubstr("not asked to save"));
+  let("b");
+  ASSERT_TRUE(learner->begin_save(to("b")).ok()) << "of the next tenant";
+  EXPECT_TRUE(end_of(kOne).ok());
+}
+
+TEST_F(AWritingLearner, ACopyThatWaitsIsNotWrittenOnceItsTenantHasEnded) {
+  const std::filesystem::path folder = new_scratch_folder() / "b";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(learner->begin_save(to("a")).ok());
+  story.wait_for("begins a");
+  ASSERT_TRUE(learner->begin_save(to(folder.string(), kTwo)).ok());
+  learner->end_tenant(kTwo);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  let("a");
+  EXPECT_TRUE(end_of(kOne).ok());
+  let("c");
+  ASSERT_TRUE(learner->begin_save(to("c")).ok());
+  EXPECT_TRUE(end_of(kOne).ok());
+  EXPECT_EQ(std::ranges::count(story.lines(), "begins " + folder.string()), 0);
 }
 
 TEST_F(AWritingLearner, AnswersWithTheErrorOfTheDisk) {

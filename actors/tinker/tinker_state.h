@@ -1,0 +1,223 @@
+/// What the tinker actor keeps of sessions, models, samplers and their requests. Plain values with
+/// fields(): a saved state has all of them. Touched by the actor alone.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/messages/client.h"
+#include "actors/messages/generation.h"
+#include "actors/tinker/loss_request.h"
+#include "actors/tinker/names.h"
+#include "graph/base/clock.h"
+#include "graph/base/ids.h"
+
+namespace primerl::tinker {
+
+inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+
+struct Session {
+  TenantSlot tenant;
+  Time seen;  // the last request that named it, or a model or sampler of it
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &Session::tenant)("seen", &Session::seen);
+  }
+};
+
+/// A model that is open: its tenant's adapter is bound to it.
+struct Model {
+  TenantSlot tenant;
+  std::string session;
+  std::string base_model;  // as the client named it
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &Model::tenant)("session", &Model::session)("base_model", &Model::base_model);
+  }
+};
+
+/// A view of weights of the tenant.
+struct Sampler {
+  TenantSlot tenant;
+  std::string session;
+  std::string base_model;
+  std::string path;   // the saved weights that it was made from; empty: none
+  AdapterId adapter;  // of a snapshot; none: the moving key
+  std::string salt;   // of its KV blocks
+  uint64_t used = 0;  // rises with each use
+  template <class F>
+  static void fields(F& f) {
+    using S = Sampler;
+    f("tenant", &S::tenant)("session", &S::session)("base_model", &S::base_model)("path", &S::path)(
+        "adapter", &S::adapter)("salt", &S::salt)("used", &S::used);
+  }
+};
+
+/// Weights under a key of their own. They are in use while a sample of them is open.
+struct Snapshot {
+  PolicyVersion version;
+  std::string path;   // empty: only samplers name it
+  uint64_t used = 0;  // rises with each use
+  Time expires = kNever;
+  template <class F>
+  static void fields(F& f) {
+    using S = Snapshot;
+    f("version", &S::version)("path", &S::path)("used", &S::used)("expires", &S::expires);
+  }
+};
+
+/// Saved weights, for training.
+struct Saved {
+  TenantSlot tenant;
+  std::string folder;  // their name at the trainer
+  Time expires = kNever;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &Saved::tenant)("folder", &Saved::folder)("expires", &Saved::expires);
+  }
+};
+
+enum class JobKind : uint8_t {
+  kCreate,  // a model
+  kLoad,    // into a model that is open, or into a new one
+  kPass,
+  kUpdate,
+  kSave,
+  kSnapshot,
+  kPublish,
+  kDropSnapshot,  // these two are the actor's own: they have no future
+  kDropSaved,
+};
+
+/// A request to the trainer, from its arrival to its answer.
+struct Job {
+  JobKind kind = JobKind::kPass;
+  TenantSlot tenant;
+  std::string model;         // its model, also the one that it makes
+  std::string session;       // of a model or a sampler that it makes
+  std::string base_model;    // of a model that it makes
+  bool makes_model = false;  // kCreate, and a load into a new model
+  uint64_t num_bytes = 0;    // of its body
+  LossBatch batch;           // kPass
+  std::vector<TargetShape> shapes;
+  AdamNumbers adam;             // kUpdate
+  SavedWeights saved;           // of kSave, kLoad; of kSnapshot if it has a name
+  std::string folder;           // of kDropSaved
+  bool with_optimizer = false;  // of kLoad
+  bool overwrites = false;      // of kSave
+  int64_t sampler_seq = -1;     // of a sampler that it makes; -1: none
+  int64_t ttl_seconds = 0;      // 0: never
+  ClientFault refused;          // why it fails without being sent
+  bool is_sent = false;         // to the trainer
+  bool is_reset = false;        // a load into a new model: the reset is done
+  bool waits_for_live = false;  // for the version below
+  AdapterId adapter;            // of kDropSnapshot; then what was published
+  PolicyVersion version;        // what was published
+  template <class F>
+  static void fields(F& f) {
+    using J = Job;
+    f("kind", &J::kind)("tenant", &J::tenant)("model", &J::model)("session", &J::session)(
+        "base_model", &J::base_model)("makes_model", &J::makes_model)("num_bytes", &J::num_bytes)(
+        "batch", &J::batch)("shapes", &J::shapes)("adam", &J::adam)("saved", &J::saved)(
+        "folder", &J::folder)("with_optimizer", &J::with_optimizer)("overwrites", &J::overwrites)(
+        "sampler_seq", &J::sampler_seq)("ttl_seconds", &J::ttl_seconds)("refused", &J::refused)(
+        "is_sent", &J::is_sent)("is_reset", &J::is_reset)("waits_for_live", &J::waits_for_live)(
+        "adapter", &J::adapter)("version", &J::version);
+  }
+};
+
+/// One sequence of a sample.
+struct Part {
+  uint64_t request = 0;  // of its GenerateRequest; 0: it is not sent
+  uint32_t attempt = 0;
+  bool is_done = false;
+  Completion completion = {};
+  template <class F>
+  static void fields(F& f) {
+    f("request", &Part::request)("attempt", &Part::attempt)("is_done", &Part::is_done)(
+        "completion", &Part::completion);
+  }
+};
+
+/// A request for samples that has no answer yet.
+struct OpenSample {
+  TenantSlot tenant;
+  std::string sampler;
+  AdapterId adapter;        // none: the moving key
+  GenerateRequest request;  // of the first part; the others differ in their seeds
+  std::vector<Part> parts;
+  bool wants_prompt_logprobs = false;  // in the answer
+  int64_t num_left = 0;                // parts without a completion
+  int64_t num_prompt_logprobs = 0;     // of the last tokens; 0: all
+  Time deadline;
+  template <class F>
+  static void fields(F& f) {
+    using O = OpenSample;
+    f("tenant", &O::tenant)("sampler", &O::sampler)("adapter", &O::adapter)("request", &O::request)(
+        "parts", &O::parts)("wants_prompt_logprobs", &O::wants_prompt_logprobs)(
+        "num_left", &O::num_left)("num_prompt_logprobs", &O::num_prompt_logprobs)("deadline",
+                                                                                  &O::deadline);
+  }
+};
+
+struct PartRef {
+  uint64_t sample = 0;
+  uint32_t index = 0;
+  friend auto operator<=>(const PartRef&, const PartRef&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("sample", &PartRef::sample)("index", &PartRef::index);
+  }
+};
+
+/// A client that waits for the answer of a request.
+struct Poll {
+  uint64_t future = 0;
+  std::string request_id;
+  Time deadline;
+  template <class F>
+  static void fields(F& f) {
+    f("future", &Poll::future)("request_id", &Poll::request_id)("deadline", &Poll::deadline);
+  }
+};
+
+struct TenantState {
+  std::string model;                                  // the open one; empty: none
+  std::deque<uint64_t> queue;                         // jobs whose turn has come
+  uint64_t running = 0;                               // the job at the trainer; 0: none
+  PolicyVersion live;                                 // of the moving key
+  std::map<AdapterId, PolicyVersion> live_snapshots;  // of `snapshots` and of the running job
+  std::map<AdapterId, Snapshot> snapshots;
+  int64_t num_inflight = 0;         // sent, and not answered
+  std::deque<PartRef> waiting;      // parts; at most max_waiting, and those sent again
+  std::vector<uint64_t> answered;   // to be reported to the router
+  std::vector<uint64_t> to_cancel;  // requests
+  std::set<uint64_t> cancelled;     // requests whose completion nobody waits for
+  template <class F>
+  static void fields(F& f) {
+    using T = TenantState;
+    f("model", &T::model)("queue", &T::queue)("running", &T::running)("live", &T::live)(
+        "live_snapshots", &T::live_snapshots)("snapshots", &T::snapshots)(
+        "num_inflight", &T::num_inflight)("waiting", &T::waiting)("answered", &T::answered)(
+        "to_cancel", &T::to_cancel)("cancelled", &T::cancelled);
+  }
+};
+
+enum class AskedKind : uint8_t { kAccept, kClosed, kReply };
+
+/// A call to the listener.
+struct Asked {
+  AskedKind kind = AskedKind::kAccept;
+  uint64_t future = 0;  // whose answer the reply has; 0: none
+  template <class F>
+  static void fields(F& f) {
+    f("kind", &Asked::kind)("future", &Asked::future);
+  }
+};
+
+}  // namespace primerl::tinker

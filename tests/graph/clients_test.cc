@@ -1,0 +1,172 @@
+// Tenants that a client trains: keys that have no meaning, vacant instances, the plan.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/graph/test_catalog.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+const std::string kAlice =
+    "[tenant.alice]\n"
+    "client = true\n"
+    "adapter = { rank = 4 }\n";
+
+const std::string kLoop =
+    "[tenant.loop]\n"
+    "environment = { name = \"reverse_text\" }\n"
+    "adapter = { rank = 4 }\n";
+
+const std::string kLimits =
+    "[graph.tenant_limits]\n"
+    "tenants_max = 2\n"
+    "rank = 8\n"
+    "seq_len = 64\n"
+    "group_size = 8\n"
+    "batch_size = 64\n"
+    "inflight = 32\n"
+    "max_off_policy_steps = 4\n"
+    "turns_max = 4\n";
+
+std::string graph_of(const std::string& tenants, const std::string& limits = "") {
+  return "[graph]\nname = \"clients\"\n" + limits + tenants +
+         "[model.policy]\npath = \"model\"\n[node.trainer]\nper_tenant = true\n";
+}
+
+/// A graph in a folder that stays while it is used.
+struct Loaded {
+  explicit Loaded(const std::string& text) {
+    Overrides overrides;
+    overrides.cores = 2;
+    graph = load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
+  }
+  const Plan& plan() const {
+    CHECK(graph.plan != nullptr, findings(graph));
+    return *graph.plan;
+  }
+  Folder folder;
+  CheckedGraph graph;
+};
+
+std::vector<std::string> vacant_in(const Plan& plan) {
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < plan.instances.size(); ++i)
+    if (plan.is_vacant(InstanceId(i))) names.push_back(plan.instances[i].name);
+  return names;
+}
+
+int64_t num_links(const Plan& plan, const std::string& node) {
+  int64_t count = 0;
+  for (const PlanEdge& edge : plan.edges)
+    for (const InstanceId from : plan.node(edge.from).instances)
+      for (const InstanceId to : plan.node(edge.to).instances)
+        if (plan.are_joined(from, to))
+          count += plan.instance(from).name == node || plan.instance(to).name == node ? 1 : 0;
+  return count;
+}
+
+TEST(Clients, InstancesOfNodesForLoopsAreVacant) {
+  const Loaded loaded(graph_of(kAlice + kLoop));
+  EXPECT_EQ(findings(loaded.graph), "");
+  EXPECT_THAT(vacant_in(loaded.plan()), UnorderedElementsAre("env.alice", "rollout.alice"));
+  EXPECT_EQ(num_links(loaded.plan(), "rollout.alice"), 0);
+  EXPECT_EQ(num_links(loaded.plan(), "env.alice"), 0);
+  EXPECT_GT(num_links(loaded.plan(), "rollout.loop"), 0);
+  EXPECT_GT(num_links(loaded.plan(), "trainer.alice"), 0) << "its weights go to the engines";
+  for (uint32_t i = 0; i < loaded.plan().groups.size(); ++i) {
+    const auto& instances = loaded.plan().groups[i].instances;
+    EXPECT_EQ(loaded.plan().is_vacant(GroupId(i)),
+              std::ranges::all_of(instances,
+                                  [&](InstanceId each) { return loaded.plan().is_vacant(each); }));
+  }
+}
+
+TEST(Clients, WithoutThemNothingIsVacantAndTheTextHasNoSuchKey) {
+  const Loaded loaded(graph_of(kLoop));
+  EXPECT_THAT(vacant_in(loaded.plan()), IsEmpty());
+  EXPECT_THAT(loaded.plan().resolved_toml, Not(HasSubstr("client")));
+}
+
+TEST(Clients, AGraphMayHaveNoOtherTenants) {
+  const Loaded loaded(graph_of(kAlice));
+  EXPECT_EQ(findings(loaded.graph), "");
+  EXPECT_TRUE(loaded.plan().tenants.front().is_client);
+}
+
+TEST(Clients, NeedNoBoundOrMemoryOfALoopsGroups) {
+  const auto bounds = [](const std::string& text) {
+    const Loaded loaded(text);
+    std::vector<int64_t> all;
+    for (const PlanEdge& edge : loaded.plan().edges) all.push_back(edge.bound);
+    return all;
+  };
+  const std::string small =
+      replaced(kLoop, "[tenant.loop]\n", "[tenant.loop]\ngroup_size = 2\nbatch_size = 2\n");
+  const std::string second = replaced(small, "loop", "second");
+  EXPECT_EQ(bounds(graph_of(kAlice + small)), bounds(graph_of(second + small)))
+      << "a client's groups are not the largest";
+  const Loaded loaded(graph_of(kAlice + kLoop));
+  const Tenant& alice = loaded.plan().tenants.front();
+  EXPECT_EQ(alice.inflight, 64);
+  EXPECT_EQ(alice.inflight_max, 64);
+  EXPECT_DOUBLE_EQ(alice.share, 0.5);
+  EXPECT_EQ(alice.max_steps, kClientStepsMax);
+}
+
+TEST(Clients, TheResolvedTextGivesTheSamePlan) {
+  const Loaded loaded(graph_of(kAlice + kLoop));
+  const Loaded again(loaded.plan().resolved_toml);
+  ASSERT_NE(again.graph.plan, nullptr) << findings(again.graph);
+  EXPECT_EQ(again.plan().graph_hash, loaded.plan().graph_hash);
+  EXPECT_THAT(vacant_in(again.plan()), UnorderedElementsAre("env.alice", "rollout.alice"));
+}
+
+TEST(Clients, KeysOfLoopsAreRefusedAndTheMessageSaysWhy) {
+  for (const auto& [line, why] : std::vector<std::pair<std::string, std::string>>{
+           {"environment = { name = \"reverse_text\" }", "its own tasks and rewards"},
+           {"group_size = 8", "the data of one pass"},
+           {"batch_size = 8", "the data of one pass"},
+           {"max_off_policy_steps = 2", "how old its data may be"},
+           {"max_steps = 3", "the client ends it"},
+           {"sampling = { temperature = 0.5 }", "how tokens are sampled"},
+           {"schedule = { warmup_steps = 2 }", "its learning rate"},
+           {"loss = { kind = \"ppo\" }", "names its loss"}}) {
+    const Loaded loaded(graph_of(kAlice + line + "\n"));
+    EXPECT_THAT(codes_of(loaded.graph), ElementsAre("G085")) << line << findings(loaded.graph);
+    EXPECT_THAT(findings(loaded.graph), HasSubstr(why)) << line;
+  }
+  for (const char* line : {"seq_len = 32", "inflight = 8", "share = 0.5", "checkpoint_every = 4",
+                           "keep_last = 1", "optimizer = { kind = \"adamw\" }"})
+    EXPECT_THAT(codes_of(graph_of(kAlice + line + "\n" + kLoop)), IsEmpty()) << line;
+}
+
+TEST(Clients, TrainAnAdapterWithAdamW) {
+  EXPECT_THAT(codes_of(graph_of("[tenant.alice]\nclient = true\n")), ElementsAre("G085"));
+  EXPECT_THAT(codes_of(graph_of(kAlice + "optimizer = { kind = \"sgd\" }\n")), ElementsAre("G085"));
+}
+
+TEST(Clients, AreWithinTheLimitsOfTheGraph) {
+  const auto with = [](const std::string& line) {
+    return codes_of(graph_of(kAlice + line + "\n", kLimits));
+  };
+  EXPECT_THAT(with(""), IsEmpty());
+  EXPECT_THAT(with("inflight = 32\nseq_len = 64"), IsEmpty());
+  EXPECT_THAT(with("inflight = 33"), ElementsAre("G096"));
+  EXPECT_THAT(with("seq_len = 65"), ElementsAre("G096"));
+  const Loaded loaded(graph_of(kAlice, kLimits));
+  EXPECT_EQ(loaded.plan().tenants.front().inflight, 32);
+  EXPECT_GT(num_links(loaded.plan(), "rollout.alice"), 0)
+      << "a later tenant of the slot may be one of a loop";
+}
+
+}  // namespace
+}  // namespace primerl::testing
