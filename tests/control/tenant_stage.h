@@ -33,6 +33,7 @@ inline std::shared_ptr<const Plan> hosted_plan(const std::string& tenants = "",
   std::string text = read_text_file(folder + "/graph.toml").value();
   text.replace(text.find("tenants_max = 8"), 15, "tenants_max = 2");
   text +=
+      "\n[resource.weights]\nbackend = \"shm\"\n"
       "\n[place]\ndriver = { nodes = [\"env\", \"rollout\", \"router\"] }\n"
       "inference = { nodes = [\"prefill\", \"decode\"], replicas = " +
       std::to_string(num_inference) +
