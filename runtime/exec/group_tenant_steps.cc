@@ -56,7 +56,7 @@ void GroupSteps::run_tenant() {
 
 /// The group of a free slot was planned without workers for what its tenant asks outside.
 Status GroupSteps::check_outside(const Tenant& tenant) const {
-  if (!outsides_.empty() || !outside_of(tenant).asks()) return ok();
+  if (!outside_of(tenant).asks()) return ok();
   for (uint32_t i = 0; i < planned_.instances.size(); ++i)
     if (common_->tenant_of(i) == tenant.slot && common_->contract_of(i).asks_outside)
       return error(Code::kInvalid,

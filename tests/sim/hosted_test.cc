@@ -303,13 +303,14 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
     }
     if (!is_drained && guests.has_stayer_finished && guests.are_gone()) {
       is_drained = true;
-      for (uint32_t i = 0; i < plan->groups.size(); ++i)
-        if (!executor.group(GroupId(i)).state().slots.empty())
-          ended.faults.push_back(fmt::format("'{}' has a tenant left", plan->groups[i].name));
       executor.request_drain();
     }
   }
   ended.outcome = executor.wait();
+  const bool is_at_rest = ended.outcome.end == RunEnd::kInterrupted;
+  for (uint32_t i = 0; i < plan->groups.size() && is_at_rest; ++i)
+    if (!executor.group(GroupId(i)).state().slots.empty())
+      ended.faults.push_back(fmt::format("'{}' has a tenant left", plan->groups[i].name));
   for (const auto& resource : resources)
     if (auto* engine = dynamic_cast<Engine*>(resource.get()); engine != nullptr) {
       const EngineState state = engine->state();
