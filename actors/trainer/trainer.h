@@ -236,7 +236,7 @@ class Trainer final : public Actor {
   bool is_queued_ = false;   // in the queue of a shared learner
   bool is_done_ = false;
   std::optional<Fault> fault_;
-  ClientSteps client_;
+  ClientProgress client_;
   std::shared_ptr<const LossBatch> pass_;  // of the open request; null: to be made again
   Out<PassDone> passed_;
   Out<UpdateDone> updated_;
