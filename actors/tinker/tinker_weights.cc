@@ -206,7 +206,7 @@ void Tinker::finish_published(uint64_t number, Job& job) {
     wake_at(expires);
     state.snapshots.insert_or_assign(job.adapter,
                                      Snapshot{job.version, path, ++num_used_, expires});
-    // What a late message said of dropped ones.
+    // A late message may have named dropped ones.
     std::erase_if(state.live_snapshots,
                   [&state](const auto& each) { return !state.snapshots.contains(each.first); });
   }
