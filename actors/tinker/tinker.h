@@ -49,8 +49,8 @@ struct TinkerOptions {
   int64_t snapshots_max = 8;    // weights for samplers that one tenant keeps
   int64_t sessions_max = 64;    // open ones of one tenant
   int64_t samplers_max = 1024;  // of one tenant; beyond it the one that is unused longest ends
-  Duration sample_timeout = Duration::seconds(600);   // from a request for samples to its answer
-  Duration session_timeout = Duration::seconds(300);  // a session without a request ends
+  Duration sample_timeout = Duration::seconds(600);  // from a request for samples to its answer
+  Duration session_timeout = Duration::seconds(60);  // a session without a request ends
 };
 
 class Tinker final : public Actor {

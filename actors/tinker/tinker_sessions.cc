@@ -196,7 +196,7 @@ void Tinker::expire_sessions() {
   }
 }
 
-/// What the trainer computes for it goes on; the next model begins with a reset.
+/// The trainer ends the request that it has; the next model begins with a reset.
 void Tinker::close_model(const std::string& name) {
   const auto closed = models_.extract(name);
   TenantState& tenant = tenants_[closed.mapped().tenant];

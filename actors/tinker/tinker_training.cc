@@ -253,7 +253,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
   request.request = number;
   switch (job.kind) {
     case JobKind::kLoad:
-      // What an earlier model left, open gradients too, goes first.
+      // A reset first: an earlier model may have left open gradients.
       request.action =
           job.makes_model && !job.is_reset ? WeightsAction::kReset : WeightsAction::kLoad;
       if (request.action == WeightsAction::kLoad)

@@ -134,6 +134,7 @@ TEST_F(TinkerStory, ATenantServesOneModelUntilItIsUnloaded) {
   const std::string model = new_model(session);
   const std::string second = future(post("create_model", create_model_body(session, 1)));
   EXPECT_THAT(answer(second), AllOf(HasSubstr("serves one model at a time"), HasSubstr(model),
+                                    HasSubstr("ends 5m after its last request"),
                                     HasSubstr(R"("category":"user")")));
   const uint64_t unloaded = post("unload_model", R"({"model_id":"session-1:train:0"})");
   EXPECT_THAT(reply(unloaded), HasSubstr(R"("model_id":"session-1:train:0")"));

@@ -22,6 +22,7 @@ struct TinkerStory : ::testing::Test {
   static constexpr InstanceId kRouter{40};
 
   TinkerStory() {
+    options.session_timeout = Duration::seconds(300);
     tenants.push_back(a_tenant());
     Tenant& tenant = tenants.front();
     tenant.name = "alice";
