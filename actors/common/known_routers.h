@@ -1,5 +1,5 @@
 /// The routers to which an actor sends requests, and which of them are down. A request to a router
-/// that is down is lost, and nobody answers it or its cancel. So an actor sends no request from the
+/// that is down is lost: neither it nor its cancel is answered. So an actor sends no request from the
 /// report of a router's death to that of its return, nor while there is no live router.
 #pragma once
 
