@@ -1,6 +1,6 @@
 /// The routers to which an actor sends requests, and which of them are down. A request to a router
-/// that is down is lost: neither it nor its cancel is answered. So an actor sends no request from the
-/// report of a router's death to that of its return, nor while there is no live router.
+/// that is down is lost, and so is its cancel: no answer comes. So an actor sends no request from
+/// the report of a death of a router to that of its return, nor while there is no live router.
 #pragma once
 
 #include <algorithm>

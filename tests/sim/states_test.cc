@@ -271,7 +271,7 @@ TEST(States, AWorldGivesTheSameMarksEachTime) {
     ASSERT_EQ(once.fault, "") << describe_world(world);
     EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
         << describe_world(world);
-    // Where the first tasks fail, a run ends at once.
+    // A run ends at once if its first tasks fail.
     if (once.end.find("tasks in a row failed") == std::string::npos) {
       EXPECT_GT(once.marks.size(), 20U) << describe_world(world) << ": " << once.end;
     }
