@@ -52,8 +52,9 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
 int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
                          int64_t positions);
 
-/// Adds the likeliest tokens of teachers: those of a tenant's batch, in the trainer's groups and in
-/// the learner's samples, if every token of the longest rollouts is sampled.
+/// Adds the likeliest tokens of teachers, if every token of the longest rollouts is sampled: those
+/// of all groups in flight, max_off_policy_steps + 2 batches of them, and those of the learner's
+/// samples of one batch.
 void add_teacher_tokens(std::span<const Tenant> tenants, int64_t positions,
                         std::vector<MemoryPart>& parts);
 
