@@ -112,6 +112,7 @@ TEST_F(ServedMonitor, ARestartedProcessMakesTheActorsBeforeItAcceptsInputs) {
   answer_all(Kind::kJoin);
   const ProcessId engine = process("inference#0");
   end(engine, ProcessExit{-1, SIGKILL});
+  fates_[engine.index()].received = std::make_shared<ControlInbox>();  // of the next incarnation
   pass(Duration::seconds(60));
   ASSERT_EQ(fates_[engine.index()].incarnations.size(), 2U);
   say_hello(engine, 2);
