@@ -280,23 +280,6 @@ GroupId owner_of(const Plan& plan, int32_t resource) {
   return GroupId::none();
 }
 
-TenantResources tenant_resources() {
-  return [](const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
-            TenantChange::Kind kind) -> Status {
-    auto* const learner = dynamic_cast<Learner*>(&resource);
-    if (learner == nullptr) return ok();
-    if (kind == TenantChange::Kind::kLeave) learner->end_tenant(tenant.slot);
-    if (kind != TenantChange::Kind::kJoin) return ok();
-    const PlanResource& planned = plan.resources[static_cast<size_t>(index)];
-    const LearnerOptions options =
-        planned.backend == "scripted"
-            ? LearnerOptions(options_of<ScriptedLearnerOptions>(plan, planned))
-            : options_of<LearnerOptions>(plan, planned);
-    const auto seed = static_cast<uint64_t>(plan.settings.seed);
-    return learner->begin_tenant(adapter_training_of(tenant, seed, options));
-  };
-}
-
 int32_t schedule_steps(const Plan& plan) {
   int64_t longest = 0;
   for (const Tenant& tenant : plan.tenants)

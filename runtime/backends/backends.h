@@ -42,10 +42,6 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
 /// it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 
-/// Tells learners of tenants that join and leave: a joined tenant's adapter, optimizer and rules
-/// are those of its table and of the learner's options. Other resources are told by their actors.
-TenantResources tenant_resources();
-
 /// The group that owns a resource of the plan; none for shared resources.
 GroupId owner_of(const Plan& plan, int32_t resource);
 /// LearnerOptions::max_steps of every learner of the plan: its schedule ends with the longest

@@ -448,9 +448,7 @@ Status CafExecutor::change_tenant(const TenantChange& change) {
   return core_->change_tenant(change);
 }
 void CafExecutor::drain_tenant(TenantSlot slot) { core_->drain_tenant(slot); }
-uint64_t CafExecutor::num_steps_of(TenantSlot slot) const {
-  return core_->num_steps_of(slot);
-}
+uint64_t CafExecutor::num_steps_of(TenantSlot slot) const { return core_->num_steps_of(slot); }
 void CafExecutor::command(const ActorCommand& command) { core_->command(command); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }

@@ -79,7 +79,7 @@ struct VirtualOptions {
   TenantResources tenant_resources{};    // see GroupSetup
   ExecutorEvents events{};
   bool is_hosted = false;   // the run goes on when all its tenants have finished, until
-                            // request_drain()
+                            // request_drain(); without work it waits
   std::string repeat_with;  // the command that repeats this run, printed at failures
 };
 
@@ -183,7 +183,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void abandon(GroupSlot& slot);
   void deliver(BatchQueue& queue);
   void begin_drain();
-  void look_for_drained();
+  /// True: a slot has drained, and that was reported.
+  bool look_for_drained();
   void remember(const TenantChange& change);
   void repeat_changes(ProcessId process);
   void check_invariants();

@@ -73,7 +73,8 @@ void VirtualExecutor::repeat_changes(ProcessId process) {
 
 /// All groups are counted at one moment, so the second count finds what the first found. A process
 /// that is dead has nothing of the slot; one that runs again has its drain from restart_process().
-void VirtualExecutor::look_for_drained() {
+bool VirtualExecutor::look_for_drained() {
+  bool has_drained = false;
   for (auto next = slot_drains_.begin(); next != slot_drains_.end();) {
     const TenantSlot slot = next->first;
     bool is_over = true;
@@ -91,8 +92,10 @@ void VirtualExecutor::look_for_drained() {
       continue;
     }
     next = slot_drains_.erase(next);
+    has_drained = true;
     if (options_.events.tenant_drained) options_.events.tenant_drained(slot);
   }
+  return has_drained;
 }
 
 }  // namespace primerl
