@@ -124,11 +124,12 @@ Json alarms_json(const Plan& plan, const Wiring& wiring, const RunSnapshot& pict
   return alarms;
 }
 
-Json engine_json(const Plan& plan, const EngineReport& engine) {
+Json engine_json(const Plan& plan, const RunSnapshot& picture, const EngineReport& engine) {
   return Json::object()
       .set("name", plan.resources[engine.resource].name)
       .set("group", plan.groups[engine.group].name)
-      .set("tenant", engine.tenant < plan.tenants.size() ? plan.tenants[engine.tenant].name : "")
+      .set("tenant",
+           engine.tenant < picture.tenants.size() ? picture.tenants[engine.tenant].name : "")
       .set("adapter", engine.adapter)
       .set("policy_version", engine.version)
       .set("applied_versions", engine.num_applied)
@@ -179,8 +180,9 @@ std::string_view state_of(const Plan& plan, const ProcessPicture& process) {
   return process.beat->is_draining ? "draining" : "running";
 }
 
-Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& process,
-                  size_t index, Time now) {
+Json process_json(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture, size_t index,
+                  Time now) {
+  const ProcessPicture& process = picture.processes[index];
   const PlanProcess& planned = plan.processes[index];
   Json one = Json::object();
   one.set("name", planned.name);
@@ -214,7 +216,7 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       connections.push_back(connection_json(plan, connection));
   for (const EngineReport& engine : beat->engines)
     if (engine.resource < plan.resources.size() && engine.group < plan.groups.size())
-      engines.push_back(engine_json(plan, engine));
+      engines.push_back(engine_json(plan, picture, engine));
   return one.set("nodes", std::move(nodes))
       .set("groups", std::move(groups))
       .set("links", std::move(connections))
@@ -277,7 +279,7 @@ Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
                  const RunSnapshot& picture, Time now) {
   Json processes = Json::array(), edges = Json::array();
   for (size_t i = 0; i < picture.processes.size(); ++i)
-    processes.push_back(process_json(plan, wiring, picture.processes[i], i, now));
+    processes.push_back(process_json(plan, wiring, picture, i, now));
   for (size_t e = 0; e < plan.edges.size(); ++e) edges.push_back(edge_json(plan, picture, e));
   Json status = Json::object();
   status.set("schema", "primerl.status/1")

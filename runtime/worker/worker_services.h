@@ -87,7 +87,7 @@ class WorkerServices final : public ProcessServices {
   /// When the run is resumed without its record, a tenant resumes from its newest checkpoint.
   const ResumePoint* joined_point(const Tenant& tenant) const override {
     // The record has what a tenant did that joined in it.
-    if (is_following_ || is_from_cut_) return nullptr;
+    if (is_following_) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [point, is_new] = joined_.try_emplace({tenant.slot, tenant.tenancy});
     if (is_new) {

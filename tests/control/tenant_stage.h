@@ -26,14 +26,18 @@ using Kind = TenantChange::Kind;
 inline constexpr ProcessId kDriver(0), kServing(1), kTraining(2);
 inline const std::vector<ProcessId> kAll = {kDriver, kServing, kTraining};
 
-/// examples/hosted with two slots, in three processes.
-inline std::shared_ptr<const Plan> hosted_plan(const std::string& tenants = "") {
+/// examples/hosted with two slots, in three processes; one more for each further copy of inference.
+inline std::shared_ptr<const Plan> hosted_plan(const std::string& tenants = "",
+                                               int num_inference = 1) {
   const std::string folder = std::string(PRIMERL_SOURCE_DIR) + "/examples/hosted";
   std::string text = read_text_file(folder + "/graph.toml").value();
   text.replace(text.find("tenants_max = 8"), 15, "tenants_max = 2");
   text +=
+      "\n[resource.weights]\nbackend = \"shm\"\n"
       "\n[place]\ndriver = { nodes = [\"env\", \"rollout\", \"router\"] }\n"
-      "inference = { nodes = [\"prefill\", \"decode\"] }\n"
+      "inference = { nodes = [\"prefill\", \"decode\"], replicas = " +
+      std::to_string(num_inference) +
+      " }\n"
       "training = { nodes = [\"trainer\", \"broadcaster\"] }\n";
   Overrides overrides;
   overrides.cores = 2;

@@ -70,7 +70,7 @@ TEST_F(ServedTenants, AJoinedTenantIsShownWithItsStateAndStep) {
                     HasSubstr("primerl_tenant_policy_version{tenant=\"alice\"} 3\n"),
                     HasSubstr("primerl_tenant_max_steps{tenant=\"alice\"} 9\n"),
                     HasSubstr("primerl_tenants{state=\"training\"} 1\n")));
-  EXPECT_THAT(table(), HasSubstr("alice   training  3/9"));
+  EXPECT_THAT(table(), HasSubstr("alice   training   3/9"));
 }
 
 TEST_F(ServedTenants, TheNextTenantOfASlotBeginsAnew) {

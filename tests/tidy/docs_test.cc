@@ -224,6 +224,13 @@ TEST(Help, ExamplesWorkOneAfterTheOther) {
       {"data", "reads a Parquet file, which this folder lacks: cli_test"},
       {"pause", "needs a run that trains: docs/how-to/pause-a-run.md"},
       {"unpause", "needs a run that trains: docs/how-to/pause-a-run.md"},
+      {"serve", "runs until it is stopped: serve_run_test"},
+      {"tenant add", "needs a run that is served: serve_run_test"},
+      {"tenant ls", "needs a run that is served: serve_run_test"},
+      {"tenant show", "needs a run that is served: serve_run_test"},
+      {"tenant pause", "needs a run that is served: serve_run_test"},
+      {"tenant resume", "needs a run that is served: serve_run_test"},
+      {"tenant remove", "needs a run that is served: serve_run_test"},
       {"trace dump", "needs a run that trains: docs/how-to/read-a-trace.md"}};
   const std::map<std::string, int> codes = {{"compare-activations", 1}, {"trace diff", 4}};
   auto commands = all_commands(desk);

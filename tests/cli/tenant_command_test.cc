@@ -1,0 +1,117 @@
+// `serve` and `tenant`: what is refused before any run is asked, and the table of one that has
+// ended. tests/e2e/serve_test.cc asks a run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/program.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+class TenantCommand : public ::testing::Test {
+ protected:
+  ProgramEnd tenant(std::vector<std::string> words) const {
+    words.insert(words.begin(), "tenant");
+    words.insert(words.end(), {"--serve", run().string()});
+    return run_graph_program(std::move(words));
+  }
+  fs::path run() const { return scratch_.path() / "run"; }
+  static void write(const fs::path& file, const std::string& text) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  void has_ended() const {
+    write(run() / "run.json", R"({"end": "interrupted", "ended": "2026-11-27T06:00:00Z"})");
+  }
+
+  const ScratchFolder scratch_;
+};
+
+TEST_F(TenantCommand, NeedsARunFolder) {
+  const auto end = tenant({"ls"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("no run folder '" + run().string() + "'"));
+  fs::create_directories(run());
+  EXPECT_THAT(tenant({"pause", "alice"}).err, HasSubstr("it has no run.json"));
+}
+
+TEST_F(TenantCommand, AsksNoRunThatHasEnded) {
+  has_ended();
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"add", source_path("examples/hosted/alice.toml")},
+                                             {"show", "alice"},
+                                             {"pause", "alice"},
+                                             {"resume", "alice"},
+                                             {"remove", "alice"}}) {
+    const auto end = tenant(words);
+    EXPECT_EQ(end.code, 2) << words[0];
+    EXPECT_THAT(end.err, HasSubstr("has ended (interrupted, at 2026-11-27T06:00:00Z)"));
+  }
+}
+
+TEST_F(TenantCommand, AsksNoRunWhoseControlPlaneIsGone) {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  write(run() / "run.json", R"({"end": "running", "host": ")" + std::string(host) +
+                                R"(", "control": {"pid": 1, "start_ticks": 1}})");
+  const auto end = tenant({"ls"});
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("its primerl-graph process ended"),
+                             HasSubstr("primerl-graph run --resume " + run().string())));
+}
+
+TEST_F(TenantCommand, ListsTheTenantsOfARunThatHasEnded) {
+  has_ended();
+  EXPECT_THAT(tenant({"ls"}).err,
+              AllOf(HasSubstr("has no table of tenants"), HasSubstr("primerl-graph serve")));
+  write(run() / "tenants.json",
+        R"({"schema": "primerl.tenants/1", "numbers": {}, "tenants": [
+          {"name": "alice", "slot": 0, "number": 1, "state": "ended", "why": ""},
+          {"name": "bob", "slot": 1, "number": 0, "state": "failed", "why": "no data\nmore"}]})");
+  const auto end = tenant({"ls"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("alice   ended"), HasSubstr("bob     failed"),
+                             HasSubstr("bob: no data\n")));
+  EXPECT_THAT(tenant({"ls", "--json"}).out, HasSubstr("\"failed\""));
+  write(run() / "tenants.json", "{");
+  EXPECT_EQ(tenant({"ls"}).code, 1);
+}
+
+TEST_F(TenantCommand, RefusesABadCommandLine) {
+  EXPECT_EQ(run_graph_program({"tenant"}).code, 3);
+  EXPECT_EQ(tenant({"add"}).code, 3);
+  EXPECT_EQ(tenant({"pause"}).code, 3);
+  EXPECT_THAT(tenant({"lss"}).err, HasSubstr("ls"));
+  const auto both = tenant({"remove", "alice", "--keep-checkpoints", "--purge"});
+  EXPECT_EQ(both.code, 3);
+  EXPECT_THAT(both.err, HasSubstr("exclude each other"));
+}
+
+TEST_F(TenantCommand, ServeNeedsAGraphWithSlots) {
+  const auto end = run_graph_program(
+      {"serve", source_path("examples/reverse_text/graph.toml"), "--out", run().string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("has no slots for tenants that join"),
+                             HasSubstr("write [graph.tenant_limits] with tenants_max and rank")));
+  EXPECT_FALSE(fs::exists(run())) << "nothing is left";
+}
+
+TEST_F(TenantCommand, RunNamesServeForAGraphWithoutATenant) {
+  const auto end = run_graph_program(
+      {"run", source_path("examples/hosted/graph.toml"), "--out", run().string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("has slots, but no tenant to train"),
+                             HasSubstr("primerl-graph serve GRAPH")));
+  EXPECT_FALSE(fs::exists(run()));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,153 @@
+// A graph is served: tenants join while others train, leave, and another takes the slot. The run
+// ends by Ctrl-C, its record is sound, and a resumed run has the same tenants.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+class ServedRun : public ::testing::Test {
+ protected:
+  /// examples/hosted with two slots and without a model.
+  std::vector<std::string> serve_words(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"primerl-graph", "serve"};
+    words.insert(words.end(), more.begin(), more.end());
+    words.push_back("--no-rehearsal");
+    for (const char* set :
+         {"resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
+          "graph.tenant_limits.tenants_max=2"})
+      words.insert(words.end(), {"--set", set});
+    return words;
+  }
+  ProgramEnd tenant(std::vector<std::string> words) const {
+    words.insert(words.begin(), "tenant");
+    words.insert(words.end(), {"--serve", folder_.string()});
+    return run_graph_program(std::move(words));
+  }
+  /// A file of one tenant that trains until it is removed.
+  std::string tenant_file(const std::string& name, int64_t max_steps = 1'000'000) const {
+    const fs::path file = scratch_.path() / (name + ".toml");
+    write_text(file, fmt::format("[tenant.{0}]\nenvironment = {{ name = \"reverse_text\" }}\n"
+                                 "group_size = 2\nbatch_size = 4\nmax_off_policy_steps = 2\n"
+                                 "max_steps = {1}\ncheckpoint_every = 5\n"
+                                 "[tenant.{0}.adapter]\nrank = 4\n",
+                                 name, max_steps));
+    return file.string();
+  }
+  void wait_until_it_serves() const {
+    ASSERT_TRUE(wait_until([&] { return tenant({"ls"}).code == 0; })) << tenant({"ls"}).err;
+  }
+  size_t num_steps(const std::string& name) const {
+    size_t num = 0;
+    for (const Json& line : lines_of(folder_ / "metrics.jsonl"))
+      if (line.get_string("tenant").value() == name) ++num;
+    return num;
+  }
+  void expect_it_trains(const std::string& name) const {
+    const size_t before = num_steps(name);
+    EXPECT_TRUE(wait_until([&] { return num_steps(name) >= before + 3; })) << name << "\n"
+                                                                           << tenant({"ls"}).out;
+  }
+  std::string state_of(const std::string& name) const {
+    const auto shown = tenant({"show", name, "--json"});
+    if (shown.code != 0) return shown.err;
+    return parse_json(shown.out, "show").value().get_string("state").value();
+  }
+  void expect_state(const std::string& name, const std::string& state) const {
+    EXPECT_TRUE(wait_until([&] { return state_of(name).find(state) != std::string::npos; }))
+        << name << ": " << state_of(name);
+  }
+  void end_well(Program& run) const {
+    ::kill(run.pid(), SIGINT);
+    const auto end = run.wait();
+    EXPECT_EQ(end.code, 130) << end.err;
+    const auto verified = run_graph_program({"trace", "verify", folder_.string()});
+    EXPECT_EQ(verified.code, 0) << verified.out << verified.err;
+  }
+
+  const ScratchFolder scratch_;
+  const fs::path folder_ = scratch_.path() / "run";
+};
+
+TEST_F(ServedRun, TenantsJoinLeaveAndTakeTheSlotOfAnother) {
+  Program run(serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+  wait_until_it_serves();
+  const auto alice = tenant({"add", tenant_file("alice"), "--wait"});
+  ASSERT_EQ(alice.code, 0) << alice.err;
+  EXPECT_THAT(alice.out, AllOf(HasSubstr("alice is training"), HasSubstr("checkpoints/alice")));
+  expect_it_trains("alice");
+  ASSERT_EQ(tenant({"add", tenant_file("bob"), "--wait"}).code, 0);
+  expect_it_trains("bob");
+  const auto full = tenant({"add", tenant_file("cy")});
+  EXPECT_EQ(full.code, 2);
+  EXPECT_THAT(full.err, HasSubstr("the graph is full"));
+  EXPECT_EQ(tenant({"add", tenant_file("alice")}).code, 2) << "the name is taken";
+
+  EXPECT_EQ(tenant({"remove", "alice", "--purge"}).code, 0);
+  expect_state("alice", "alice");  // an error that names her: she is not there any more
+  ASSERT_TRUE(wait_until([&] { return !fs::exists(folder_ / "rollouts/alice.jsonl"); }));
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoints/alice"));
+  expect_it_trains("bob");
+
+  ASSERT_EQ(tenant({"add", tenant_file("cy", 6), "--wait"}).code, 0) << "her slot is free";
+  expect_state("cy", "ended");
+  EXPECT_EQ(num_steps("cy-1"), 6U) << "the second use of the slot";
+  EXPECT_TRUE(run.is_running()) << "a tenant that ends does not end the run";
+  expect_it_trains("bob");
+  end_well(run);
+}
+
+TEST_F(ServedRun, APausedTenantMakesNoStepAndAResumedRunHasTheSameTenants) {
+  {
+    Program run(
+        serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+    wait_until_it_serves();
+    ASSERT_EQ(tenant({"add", tenant_file("alice"), "--wait"}).code, 0);
+    ASSERT_EQ(tenant({"add", tenant_file("bob"), "--wait"}).code, 0);
+    expect_it_trains("alice");
+    EXPECT_EQ(tenant({"pause", "alice"}).code, 0);
+    expect_state("alice", "paused");
+    expect_it_trains("bob");
+    EXPECT_EQ(tenant({"pause", "alice"}).code, 3) << "it is paused";
+    end_well(run);
+  }
+  EXPECT_THAT(tenant({"ls"}).out, AllOf(HasSubstr("alice"), HasSubstr("paused")));
+  Program again({"primerl-graph", "run", "--resume", folder_.string()});
+  expect_state("alice", "paused");
+  expect_it_trains("bob");
+  EXPECT_EQ(tenant({"resume", "alice"}).code, 0);
+  expect_it_trains("alice");
+  end_well(again);
+}
+
+TEST_F(ServedRun, AKilledWorkerAndAKilledControlPlaneLoseNoTenant) {
+  {
+    Program run(
+        serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+    wait_until_it_serves();
+    ASSERT_EQ(tenant({"add", tenant_file("alice"), "--wait"}).code, 0);
+    expect_it_trains("alice");
+    ::kill(worker_of(run), SIGKILL);
+    expect_it_trains("alice");
+    ::kill(run.pid(), SIGKILL);
+    (void)run.wait();
+  }
+  Program again({"primerl-graph", "run", "--resume", folder_.string()});
+  expect_it_trains("alice");
+  EXPECT_THAT(tenant({"ls"}).out, Not(HasSubstr("bob")));
+  end_well(again);
+}
+
+}  // namespace
+}  // namespace primerl
