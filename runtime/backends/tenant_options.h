@@ -37,7 +37,7 @@ Status check_targets_on(std::string_view device, std::span<const Tenant> tenants
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);
 
-/// What the tenant, which has an adapter, trains; `seed` is the graph's.
+/// The training of a tenant that has an adapter; `seed` is the graph's.
 AdapterTraining adapter_training_of(const Tenant& tenant, uint64_t seed,
                                     const LearnerOptions& options);
 /// One for each tenant of the plan that trains an adapter, then one for each free slot.

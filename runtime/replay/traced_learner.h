@@ -133,7 +133,7 @@ std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, Tenan
 /// The visitor gets each one's tenant and the step of the group. It returns false to stop.
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
                           const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor);
-/// What a group's record has of a slot from its step `from` on.
+/// The progress of a slot in a group's record, from its step `from` on.
 struct RecordedProgress {
   int64_t num_steps = 0;   // of its newest tenant, without skipped ones
   int32_t num_begins = 0;  // tenants that began in it
