@@ -8,8 +8,6 @@
 namespace primerl {
 namespace {
 
-double as_number(auto value) { return static_cast<double>(value); }
-
 class TenantMetrics {
  public:
   TenantMetrics(PrometheusText& out, const RunSnapshot& picture, Time now)
