@@ -97,6 +97,10 @@ Status GroupSaver::check_fits(const GroupState& state) const {
   if (state.in_links.size() != links_.inbox().links.size() ||
       state.out_links.size() != common_.flow->links.size())
     return strange("it has other edges");
+  const size_t num_slots = common_.tenants.num_slots();
+  if (state.slot_shipped.size() != state.slot_received.size() ||
+      state.slot_shipped.size() > num_slots)
+    return strange("it has other tenant slots");
   if (state.peers.size() != links_.peers().size()) return strange("it has other neighbours");
   for (uint32_t i = 0; i < actors_.size(); ++i)
     if (state.actors[i].timer_generations.size() != actors_.num_timers(i))

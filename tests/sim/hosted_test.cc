@@ -173,6 +173,12 @@ class Guests {
       else
         places_.at(slot).has_finished = true;
     };
+    events.tenant_failed = [this](TenantSlot slot, const std::string& why) {
+      if (slot == stayer_)
+        faults.push_back("the one who stays failed: " + why);
+      else
+        places_.at(slot).has_finished = true;
+    };
     return events;
   }
 
@@ -207,6 +213,15 @@ class Guests {
   bool are_gone() const {
     return std::ranges::all_of(places_,
                                [](const auto& each) { return each.second.state == State::kFree; });
+  }
+
+  /// The state of each slot, for a person.
+  std::string text() const {
+    std::string text;
+    for (const auto& [slot, place] : places_)
+      text +=
+          fmt::format("slot {}: '{}', state {}\n", slot, place.name, static_cast<int>(place.state));
+    return text;
   }
 
   bool has_stayer_finished = false;
@@ -307,6 +322,8 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
     }
   }
   ended.outcome = executor.wait();
+  if (ended.outcome.end == RunEnd::kStalled)
+    ended.faults.push_back(guests.text() + executor.stall_report().text());
   const bool is_at_rest = ended.outcome.end == RunEnd::kInterrupted;
   for (uint32_t i = 0; i < plan->groups.size() && is_at_rest; ++i)
     if (!executor.group(GroupId(i)).state().slots.empty())
