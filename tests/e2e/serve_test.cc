@@ -102,7 +102,7 @@ TEST_F(ServedRun, TenantsJoinLeaveAndTakeTheSlotOfAnother) {
 
   ASSERT_EQ(tenant({"add", tenant_file("cy", 6), "--wait"}).code, 0) << "her slot is free";
   expect_state("cy", "ended");
-  EXPECT_EQ(num_steps("cy-1"), 6U) << "the second use of the slot";
+  EXPECT_EQ(num_steps("cy~1"), 6U) << "the second use of the slot";
   EXPECT_TRUE(run.is_running()) << "a tenant that ends does not end the run";
   expect_it_trains("bob");
   end_well(run);
