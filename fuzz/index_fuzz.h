@@ -56,6 +56,7 @@ inline void read_hostile_index(std::span<const std::byte> bytes) {
       case IndexKind::kNotes:
       case IndexKind::kLifecycle:
       case IndexKind::kGaps:
+      case IndexKind::kTenantSteps:
         for (const uint32_t position : index->items<uint32_t>(section)) sum += position;
         break;
       case IndexKind::kStepDigests:

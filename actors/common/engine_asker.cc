@@ -40,7 +40,7 @@ void EngineAsker::drop_all() {
 void EngineAsker::send_next() {
   while (!waiting_.empty() && !open_.contains(waiting_.front())) waiting_.pop_front();
   if (waiting_.empty() || requests_.size() + cancelled_.size() >= requests_max()) return;
-  if (!can_reach_router(routers_)) return;
+  if (!can_reach_router(routers_, generate_.targets(tenant_))) return;
   const uint64_t question = waiting_.front();
   waiting_.pop_front();
   if (const Status sent = send_request(question); !sent.ok())

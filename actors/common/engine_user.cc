@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "actors/common/tenant_key.h"
 
@@ -79,7 +80,7 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
   CHECK(weights_ != nullptr, "check_weights() refuses updates of a frozen engine");
   const auto& delivery = services().delivery();
   const WeightsKey key = key_of(services(), delivery.tenant, update.adapter);
-  drop_unnamed(update, key);
+  std::vector<WeightsKey> gone = drop_unnamed(update, key);
   bool is_any_new = false;
   for (const AdapterVersion& other : update.others) {
     const WeightsKey name = key_of(services(), delivery.tenant, other.adapter);
@@ -93,8 +94,9 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
   std::optional<Duration> wait;
   if (!update.is_dropped) {
     coming_[key] = Coming{update.version, delivery.ref};
-    wait = take(key);
+    wait = take(key, gone);
   }
+  if (!gone.empty()) send_load(engine_->state(), std::nullopt, gone);
   if (is_any_new) wait = Duration();
   if (wait) services().set_timer("weights", *wait);
   return ok();
@@ -102,7 +104,7 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
 
 /// Both users of an engine get the update, and each forgets the key. The other one cannot apply it
 /// again: the channel of this process has forgotten it.
-void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
+std::vector<WeightsKey> EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
   std::set<WeightsKey> gone;
   const auto look_at = [&](WeightsKey each) {
     if (each.is_snapshot() && each.moving_key() == key.moving_key()) gone.insert(each);
@@ -115,14 +117,13 @@ void EngineUser::drop_unnamed(const PolicyUpdate& update, WeightsKey key) {
     gone.erase(key);
   for (const AdapterVersion& other : update.others)
     gone.erase(key_of(services(), key.tenant, other.adapter));
-  if (gone.empty()) return;
   for (const WeightsKey each : gone) {
     coming_.erase(each);
     applied_.erase(each);
     weights_->drop(each);
     on_drop(each);
   }
-  send_load(engine_->state(), std::nullopt, {gone.begin(), gone.end()});
+  return {gone.begin(), gone.end()};
 }
 
 Result<WeightsKey> EngineUser::key_for(TenantSlot tenant, AdapterId adapter) const {
@@ -138,7 +139,8 @@ Status EngineUser::take_weights() {
   bool has_taken = false;
   Duration wait = kWeightsRetry;
   for (auto each = coming_.begin(); each != coming_.end() && !has_taken;) {
-    const auto again = take((each++)->first);
+    std::vector<WeightsKey> none_gone;
+    const auto again = take((each++)->first, none_gone);
     has_taken = !again;
     wait = std::min(wait, again.value_or(Duration()));
   }
@@ -148,7 +150,7 @@ Status EngineUser::take_weights() {
 
 /// Applies the version that is coming, or the channel's newest version if that one was retired. If
 /// it fails, the engine keeps its weights and the answer's `fault` says why.
-std::optional<Duration> EngineUser::take(WeightsKey key) {
+std::optional<Duration> EngineUser::take(WeightsKey key, std::vector<WeightsKey>& gone) {
   Coming& coming = coming_.at(key);
   PolicyApplied answer;
   answer.version = coming.version;
@@ -162,6 +164,10 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
     snapshot = weights_->fetch(key, answer.version);
   }
   if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return kWeightsRetry;
+  if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound && is_forgotten(key)) {
+    coming_.erase(key);
+    return std::nullopt;
+  }
   if (snapshot.ok()) {
     const auto num_tensors = apply(*snapshot, coming);
     if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
@@ -179,12 +185,18 @@ std::optional<Duration> EngineUser::take(WeightsKey key) {
   coming_.erase(key);
   // The load is sent before the answer, so the router knows that this engine has the version before
   // a group opens under it.
-  send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt, {});
+  send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt,
+            std::exchange(gone, {}));
   for (const auto& [other, version] : applied_.of_tenant(key.tenant))
     if (other != key && other.moving_key() == key.moving_key())
       answer.others.push_back({adapter_in_message(other), version});
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
   return std::nullopt;
+}
+
+/// The publisher dropped the snapshot from the channel, and the update with the drop is on its way.
+bool EngineUser::is_forgotten(WeightsKey key) const {
+  return key.is_snapshot() && weights_->newest(key).is_none();
 }
 
 Result<std::optional<uint64_t>> EngineUser::apply(

@@ -4,7 +4,8 @@
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
 /// Every version that an update names and that is new here is answered with one PolicyApplied, also
-/// when it fails; the version of the update itself always. While it waits for its bytes, or until
+/// when it fails; the version of the update itself always. A snapshot that the channel has
+/// forgotten is not answered. While it waits for its bytes, or until
 /// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
 /// other. One handler call applies at most one of them. A snapshot that an update drops, or no
 /// longer names, is dropped from the channel at once, and later requests for it are refused.
@@ -86,13 +87,15 @@ class EngineUser : public Actor {
     }
   };
   /// Applies the update of `key` and answers it. Empty when it was answered, else how long to wait
-  /// before the next try.
-  std::optional<Duration> take(WeightsKey key);
+  /// before the next try. If it sends a load, that one reports `gone`, and the list is empty then:
+  /// a handler sends one load.
+  std::optional<Duration> take(WeightsKey key, std::vector<WeightsKey>& gone);
+  bool is_forgotten(WeightsKey key) const;
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 
-  /// Drops the snapshots of the tenancy of `key` that the update does not name.
-  void drop_unnamed(const PolicyUpdate& update, WeightsKey key);
+  /// Drops the snapshots of the tenancy of `key` that the update does not name. Returns them.
+  std::vector<WeightsKey> drop_unnamed(const PolicyUpdate& update, WeightsKey key);
   /// `changed`: a key whose version was applied since the last load; `gone`: keys that were
   /// dropped.
   void send_load(const EngineState& state, std::optional<WeightsKey> changed,

@@ -1,6 +1,6 @@
 /// The routers to which an actor sends requests, and which of them are down. A request to a router
-/// that is down is lost, and its answer would be awaited until its deadline. So an actor sends no
-/// request from the report of a router's death to that of its return.
+/// that is down is lost, and so is its cancel: no answer comes. So an actor sends no request from
+/// the report of a death of a router to that of its return, nor while there is no live router.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,10 @@ inline void add_routers(KnownRouters& routers, std::span<const InstanceId> targe
   for (const InstanceId router : targets) routers.try_emplace(router, false);
 }
 
-/// Whether a request reaches a router. Before the first request none is known.
-inline bool can_reach_router(const KnownRouters& routers) {
+/// Whether a request reaches a router; `targets` are the live ones. Before the first request no
+/// router is known, and its death was not noted.
+inline bool can_reach_router(const KnownRouters& routers, std::span<const InstanceId> targets) {
+  if (targets.empty()) return false;
   return routers.empty() ||
          std::ranges::any_of(routers, [](const auto& router) { return !router.second; });
 }

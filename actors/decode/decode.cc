@@ -39,10 +39,10 @@ Contract Decode::contract() {
       .state([](auto& f) {
         using D = Decode;
         engine_fields(f);
-        f("running", &D::running_)("aborted", &D::aborted_)("ended_early", &D::ended_early_)(
-            "finished", &D::finished_)("holds", &D::holds_)("held_since", &D::held_since_)(
-            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
-            "has_told_first_token", &D::has_logged_first_token_);
+        f("dropping", &D::dropping_)("running", &D::running_)("aborted", &D::aborted_)(
+            "ended_early", &D::ended_early_)("finished", &D::finished_)("holds", &D::holds_)(
+            "held_since", &D::held_since_)("last_cause", &D::last_cause_)(
+            "num_finished", &D::num_finished_)("has_told_first_token", &D::has_logged_first_token_);
       });
 }
 
@@ -178,7 +178,10 @@ Result<bool> Decode::work() {
     answer(finished_.front());
     finished_.pop_front();
   }
-  send_load(engine_->state());
+  const EngineState state = engine_->state();
+  if (state.num_waiting == 0)
+    for (const WeightsKey key : std::exchange(dropping_, {})) engine_->drop(key);
+  send_load(state);
   return engine_->has_work() || !finished_.empty();
 }
 

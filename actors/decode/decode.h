@@ -22,6 +22,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "actors/common/engine_holds.h"
@@ -96,6 +97,7 @@ class Decode final : public EngineUser {
   void answer(const FinishEvent& event, RequestName name, const Known& known);
   void fill(EngineLoad& load, const EngineState& state) const override;
   bool has_changed(const EngineLoad& told, const EngineLoad& now) const override;
+  void on_drop(WeightsKey key) override { dropping_.insert(key); }
   void log_first_token();
 
   // Touched only by handlers.
@@ -105,6 +107,9 @@ class Decode final : public EngineUser {
   /// edge has messages.
   std::map<SequenceId, Finished> ended_early_;
   std::deque<Finished> finished_;  // ended in the engine, not answered yet
+  /// Snapshots that Prefill may never have heard of. They leave the engine when no prompt waits in
+  /// it: Prefill answers for those.
+  std::set<WeightsKey> dropping_;
   EngineHolds holds_;
   std::optional<Time> held_since_;  // when the engine was paused; none while it runs
   StepRef last_cause_;

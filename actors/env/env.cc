@@ -116,7 +116,7 @@ Result<EnvironmentTask> Env::task_of(uint64_t ordinal, const TaskSource& source)
 Result<bool> Env::work() {
   num_asked_ = 0;
   if (outside_ != nullptr) receive_answers();
-  if (services().replica() != 0) return false;
+  if (services().replica() != 0 || num_task_faults_ >= options_.task_faults_max) return false;
   if (asks_for_tasks()) return send_asked_tasks();
   return may_send_task() ? make_task() : false;
 }
@@ -145,7 +145,10 @@ Result<bool> Env::make_task() {
   if (!source) return true;  // the next work call looks further
   next_ordinal_ = ordinal + 1;
   auto task = make_task_of(ordinal, *source);
-  if (!task.ok()) return count_task_fault(ordinal, std::move(task).error());
+  if (!task.ok()) {
+    count_task_fault(ordinal, std::move(task).error());
+    return true;
+  }
   num_task_faults_ = 0;
   // A task answers no message: its cause is the work call itself.
   task_.send(std::move(task).value(), for_tenant(tenant_));
@@ -165,12 +168,14 @@ Result<Task> Env::make_task_of(uint64_t ordinal, const TaskSource& source) {
   return task;
 }
 
-/// The node fails if too many tasks in a row did.
-Result<bool> Env::count_task_fault(uint64_t ordinal, Error error) {
+/// The tenant fails if too many tasks in a row did. An error of the work call would not end it:
+/// with `on_error = "drop"` the run would wait for ever for the next task.
+void Env::count_task_fault(uint64_t ordinal, Error error) {
   services().count("task_faults", 1);
-  if (++num_task_faults_ < options_.task_faults_max) return true;
-  return std::move(error).while_doing(
-      fmt::format("{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal));
+  if (++num_task_faults_ != options_.task_faults_max) return;
+  services().fail_tenant(
+      tenant_, std::move(error).while_doing(fmt::format(
+                   "{} tasks in a row failed, the last one was {}", num_task_faults_, ordinal)));
 }
 
 Result<EnvironmentStep> Env::judge(const Source& source, const EnvironmentTask& task,

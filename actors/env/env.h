@@ -187,7 +187,7 @@ class Env final : public Actor {
   Result<Task> make_task_of(uint64_t ordinal, const TaskSource& source);
   Status check_prompt(uint64_t ordinal, const EnvironmentTask& task) const;
   Result<bool> make_task();
-  Result<bool> count_task_fault(uint64_t ordinal, Error error);
+  void count_task_fault(uint64_t ordinal, Error error);
   void send_step(uint64_t trajectory, const Judging& judging, EnvironmentStep step);
   void send_fault(uint64_t trajectory, const Judging& judging, const Error& error);
 

@@ -76,7 +76,10 @@ Result<bool> Env::send_asked_tasks() {
     if (!known_source(*source).is_outside()) {
       next_ordinal_ = ordinal + 1;
       auto made = make_task_of(ordinal, *source);
-      if (!made.ok()) return count_task_fault(ordinal, std::move(made).error());
+      if (!made.ok()) {
+        count_task_fault(ordinal, std::move(made).error());
+        return true;
+      }
       num_task_faults_ = 0;
       coming_[ordinal] = {true, std::move(made).value()};
       continue;
@@ -195,8 +198,7 @@ Status Env::on_task_answer(uint64_t ordinal, const OutsideAnswer& answer) {
     if (const Status fits = check_prompt(ordinal, *task); !fits.ok()) task = fits.error();
   if (!task.ok()) {
     coming_.erase(ordinal);
-    const auto counted = count_task_fault(ordinal, std::move(task).error());
-    if (!counted.ok()) services().fail_tenant(tenant_, counted.error());
+    count_task_fault(ordinal, std::move(task).error());
     return ok();
   }
   num_task_faults_ = 0;

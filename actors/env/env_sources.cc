@@ -1,5 +1,6 @@
 // The environments of a tenant: their rewards, which of them gives a task, and which row.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "actors/data/examples.h"
@@ -171,6 +172,7 @@ Status Env::on_scores(const Action& action) {
 }
 
 Status Env::add_score(const GroupScored& scored) {
+  if (std::isnan(scored.reward)) return ok();
   ASSIGN_OR_RETURN(const Source* const source, source_of(scored.source));
   const auto rows = rows_.find(scored.source.environment);
   if (rows == rows_.end())

@@ -76,7 +76,8 @@ struct Task {
   }
 };
 
-/// The mean reward of a group of which a member did not fail, for a curriculum.
+/// The mean reward of a group of which a member did not fail, for the curriculum of its
+/// environment. NaN: there is none; this says only that the group has ended.
 struct GroupScored {
   TaskSource source;
   double reward = 0;

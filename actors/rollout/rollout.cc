@@ -292,8 +292,7 @@ void Rollout::deliver_if_done(uint64_t ordinal) {
   }
   group.is_delivered = true;
   ++counts_.delivered;
-  if (tenant_of(group).curriculum.is_on())
-    if (const auto reward = mean_reward(message)) scores_.push_back({group.source, *reward});
+  add_score(group, tenant_of(group).curriculum.is_on() ? mean_reward(message) : std::nullopt);
   group_.send(std::move(message), send_options());
 }
 
@@ -368,6 +367,7 @@ void Rollout::drop(uint64_t ordinal, RolloutEnd end, const std::string& reason) 
     abandon({ordinal, i});
     write_end(group, i, {end, 0, staleness(made_.next(), group.version), reason});
   }
+  add_score(group, std::nullopt);
   if (end == RolloutEnd::kStale) services().count("tokens_stale", num_tokens);
   if (!is_evaluation(ordinal)) {
     ++counts_.delivered;

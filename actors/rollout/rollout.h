@@ -164,6 +164,8 @@ class Rollout final : public Actor {
   /// Sends the turns that its environment does not have yet. If there is no environment, it sends
   /// them later.
   void send_action(MemberId member_id);
+  /// A group has ended; `reward` counts in the curriculum of its environment.
+  void add_score(const Group& group, std::optional<double> reward);
   /// Sends the rewards of delivered groups to the environments' curricula.
   void send_scores();
   /// The rollout does not need its environment any more.

@@ -1,9 +1,29 @@
 // Rewards of groups for the curricula of environments.
 #include <algorithm>
+#include <limits>
 
 #include "actors/rollout/rollout.h"
 
 namespace primerl {
+namespace {
+
+bool has_curriculum(const Tenant& tenant) {
+  for (size_t i = 0; i < tenant.num_environments(); ++i)
+    if (tenant.in_environment(i).curriculum.is_on()) return true;
+  return false;
+}
+
+}  // namespace
+
+/// The instance that gives tasks gives only a few ahead of a curriculum, and looks for space when
+/// it is called. Groups that failed before their first action have not called it, nor have those
+/// that other replicas played. So each group is reported: after a few that were not, the run would
+/// wait for a task for ever.
+void Rollout::add_score(const Group& group, std::optional<double> reward) {
+  if (is_evaluation(group.ordinal)) return;
+  if (!reward && !has_curriculum(tenant())) return;
+  scores_.push_back({group.source, reward.value_or(std::numeric_limits<double>::quiet_NaN())});
+}
 
 /// At a moment when the bound of the edge has space: the answer counts as a rollout in flight.
 void Rollout::send_scores() {

@@ -52,7 +52,7 @@ void Rollout::next_turn(MemberId member_id) {
 
 void Rollout::send_request(MemberId member_id) {
   Member& member = member_at(member_id);
-  if (!can_reach_router(routers_)) {
+  if (!can_reach_router(routers_, generate_.targets(tenant_))) {
     member.request = kNotSent;
     to_reissue_.insert(member_id);
     return;
@@ -439,7 +439,8 @@ Status Rollout::on_deadline() {
 Status Rollout::on_peer(const PeerEvent& event) {
   if (event.kind == PeerEvent::Kind::kDown) on_environment_lost(event.instance);
   const bool is_router = note_router(routers_, event);
-  const bool may_send = !to_reissue_.empty() && can_reach_router(routers_);
+  const bool may_send =
+      !to_reissue_.empty() && can_reach_router(routers_, generate_.targets(tenant_));
   if (!actions_to_resend_.empty() || may_send) services().set_timer("reissue", Duration());
   // Rollouts that only waited for that environment are no longer in flight.
   if (event.kind != PeerEvent::Kind::kDown || !is_router) return finish_handler();
@@ -448,7 +449,7 @@ Status Rollout::on_peer(const PeerEvent& event) {
   answered_.clear();
   for (const auto& [request, member_id] : requests_) to_reissue_.insert(member_id);
   requests_.clear();
-  if (!to_reissue_.empty() && can_reach_router(routers_))
+  if (!to_reissue_.empty() && can_reach_router(routers_, generate_.targets(tenant_)))
     services().set_timer("reissue", Duration());
   return finish_handler();
 }
@@ -472,7 +473,8 @@ Status Rollout::on_reissue() {
     deliver_if_done(ordinal);
     return finish_handler();
   }
-  if (to_reissue_.empty() || !can_reach_router(routers_)) return finish_handler();
+  if (to_reissue_.empty() || !can_reach_router(routers_, generate_.targets(tenant_)))
+    return finish_handler();
   const uint64_t ordinal = to_reissue_.begin()->ordinal;
   while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
     const MemberId member_id = *to_reissue_.begin();

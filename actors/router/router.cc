@@ -29,7 +29,7 @@ Amount aborts_in_flight() {
             for (const auto& tenant : tenants) sum += 2 * tenant.inflight_max;
             return std::max<int64_t>(sum, 1);
           },
-          "2 * max_inflight, summed over tenants"};
+          "2 * max_inflight (of a teacher: requests_max), summed over tenants"};
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ Contract Tinker::contract() {
              "a client, a session or an answer waited long enough")
       .out("generate", &Tinker::generate_, "a prompt to continue", burst(0),
            work_burst(kSentPerWorkCall))
-      .out("cancel", &Tinker::cancel_, "requests whose samples nobody waits for", burst(0),
+      .out("cancel", &Tinker::cancel_, "requests whose samples have no client", burst(0),
            work_burst(kCancelsPerWorkCall), at_most(&O::max_inflight, "max_inflight"))
       .out("pass", &Tinker::pass_, "data to compute losses and gradients of", burst(0),
            work_burst(one_each))
@@ -300,7 +300,7 @@ void Tinker::complete(uint64_t future, std::string_view body, bool is_protobuf) 
     return fail(future, kept.error());
   wake_at(services().now() + answers_.keep());
   const TenantSlot tenant = answers_.tenant_of(future);
-  if (tenant.is_none()) return;  // nobody asked for it
+  if (tenant.is_none()) return;  // it is not a client's
   const auto found = answers_.find(future, tenant);
   for (auto poll = polls_.begin(); poll != polls_.end();) {
     if (poll->second.future != future) {

@@ -34,6 +34,7 @@
 #include "graph/contract.h"
 #include "graph/http_calls.h"
 #include "graph/outside.h"
+#include "graph/tenant_change.h"
 #include "kernels/text/tokenizer.h"
 
 namespace primerl {
@@ -48,8 +49,8 @@ struct TinkerOptions {
   int64_t snapshots_max = 8;    // weights for samplers that one tenant keeps
   int64_t sessions_max = 64;    // open ones of one tenant
   int64_t samplers_max = 1024;  // of one tenant; beyond it the one that is unused longest ends
-  Duration sample_timeout = Duration::seconds(600);   // from a request for samples to its answer
-  Duration session_timeout = Duration::seconds(300);  // a session without a request ends
+  Duration sample_timeout = Duration::seconds(600);  // from a request for samples to its answer
+  Duration session_timeout = Duration::seconds(60);  // a session without a request ends
 };
 
 class Tinker final : public Actor {
@@ -62,6 +63,8 @@ class Tinker final : public Actor {
   Result<bool> work() override;
   Status drain() override;
   bool idle() const override;
+  /// While a tenant is paused, its requests wait. At kLeave they fail, and its names are gone.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   Status on_peer(const PeerEvent& event) override;
 
  private:
@@ -112,6 +115,7 @@ class Tinker final : public Actor {
   Status check_model(const Tenant& tenant, const tinker::CreateModel& wanted) const;
   Status check_base_model(const Tenant& tenant, const std::string& base_model) const;
   std::string tokenizer_of_clients() const;
+  void drop_tenant(TenantSlot tenant);
   void end_session(const std::string& name);
   void close_model(const std::string& name);
   void close_sampler(const std::string& name);
@@ -188,6 +192,8 @@ class Tinker final : public Actor {
   // Constant after start.
   Outside* listener_ = nullptr;
   Tokenizer* tokenizer_ = nullptr;
+  // Follows from the calls of on_tenant(); not saved.
+  std::set<TenantSlot> paused_;
   // Touched only by handlers.
   std::map<TenantSlot, tinker::TenantState> tenants_;
   std::map<std::string, tinker::Session> sessions_;

@@ -175,7 +175,8 @@ TenantSlot Tinker::next_tenant() const {
   for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
   if (num_inflight >= options_.max_inflight) return next;
   for (const auto& [slot, tenant] : tenants_) {
-    if (tenant.waiting.empty() || tenant.num_inflight >= inflight_max(slot)) continue;
+    if (tenant.waiting.empty() || paused_.contains(slot)) continue;
+    if (tenant.num_inflight >= inflight_max(slot)) continue;
     const double share = std::max(services().tenant(slot).share, 1e-9);
     const double load = static_cast<double>(tenant.num_inflight + 1) / share;
     if (!next.is_none() && load >= least) continue;

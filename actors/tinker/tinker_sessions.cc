@@ -141,6 +141,36 @@ Result<std::string> Tinker::finish_session(const std::string& name, const Client
   return empty_answer();
 }
 
+Status Tinker::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  num_asked_ = 0;
+  if (kind == TenantChange::Kind::kPause)
+    paused_.insert(slot);
+  else
+    paused_.erase(slot);
+  if (kind == TenantChange::Kind::kLeave) drop_tenant(slot);
+  return ok();
+}
+
+/// A later tenant of the slot finds none of its names.
+void Tinker::drop_tenant(TenantSlot slot) {
+  std::vector<std::string> sessions;
+  for (const auto& [name, session] : sessions_)
+    if (session.tenant == slot) sessions.push_back(name);
+  for (const std::string& name : sessions) end_session(name);
+  std::vector<uint64_t> left;
+  for (const auto& [number, job] : jobs_)
+    if (job.tenant == slot) left.push_back(number);
+  for (const uint64_t number : left) {
+    fail(number, error(Code::kCancelled, "tenant '{}' has left", services().tenant(slot).name));
+    end_job(number);
+  }
+  tenants_.erase(slot);
+  answers_.drop(slot);
+  std::erase_if(ended_sessions_, [slot](const auto& each) { return each.second == slot; });
+  std::erase_if(saved_, [slot](const auto& each) { return each.second.tenant == slot; });
+  std::erase_if(requests_, [slot](const auto& each) { return each.first.first == slot; });
+}
+
 void Tinker::end_session(const std::string& name) {
   const auto ended = sessions_.extract(name);
   std::vector<std::string> models, samplers;
@@ -166,7 +196,7 @@ void Tinker::expire_sessions() {
   }
 }
 
-/// What the trainer computes for it goes on; the next model begins with a reset.
+/// The trainer ends the request that it has; the next model begins with a reset.
 void Tinker::close_model(const std::string& name) {
   const auto closed = models_.extract(name);
   TenantState& tenant = tenants_[closed.mapped().tenant];

@@ -1,4 +1,4 @@
-/// What the tinker actor keeps of sessions, models, samplers and their requests. Plain values with
+/// State of the tinker actor: sessions, models, samplers and their requests. Plain values with
 /// fields(): a saved state has all of them. Touched by the actor alone.
 #pragma once
 
@@ -197,7 +197,7 @@ struct TenantState {
   std::deque<PartRef> waiting;      // parts; at most max_waiting, and those sent again
   std::vector<uint64_t> answered;   // to be reported to the router
   std::vector<uint64_t> to_cancel;  // requests
-  std::set<uint64_t> cancelled;     // requests whose completion nobody waits for
+  std::set<uint64_t> cancelled;     // requests whose completion has no client
   template <class F>
   static void fields(F& f) {
     using T = TenantState;

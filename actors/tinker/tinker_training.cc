@@ -202,6 +202,7 @@ bool Tinker::may_send_job() const {
   if (is_draining_) return false;
   return std::ranges::any_of(tenants_, [this](const auto& each) {
     const TenantState& tenant = each.second;
+    if (paused_.contains(each.first)) return false;
     const uint64_t next = tenant.running != 0    ? tenant.running
                           : tenant.queue.empty() ? 0
                                                  : tenant.queue.front();
@@ -214,6 +215,7 @@ bool Tinker::may_send_job() const {
 /// Each tenant sends at most one message of each work call.
 void Tinker::send_jobs() {
   for (auto& [slot, tenant] : tenants_) {
+    if (paused_.contains(slot)) continue;
     while (tenant.running != 0 || !tenant.queue.empty()) {
       const uint64_t number = tenant.running != 0 ? tenant.running : tenant.queue.front();
       Job& job = jobs_.at(number);
@@ -251,7 +253,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
   request.request = number;
   switch (job.kind) {
     case JobKind::kLoad:
-      // What an earlier model left, open gradients too, goes first.
+      // A reset first: an earlier model may have left open gradients.
       request.action =
           job.makes_model && !job.is_reset ? WeightsAction::kReset : WeightsAction::kLoad;
       if (request.action == WeightsAction::kLoad)

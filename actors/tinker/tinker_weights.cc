@@ -25,7 +25,10 @@ Result<bool> Tinker::prepare(Job& job) {
   if (job.makes_model && !tenant.model.empty())
     return error(Code::kInvalid, "tenant '{}' serves one model at a time, '{}' is open",
                  services().tenant(job.tenant).name, tenant.model)
-        .note("end its session or unload it");
+        .note(
+            fmt::format("end its session or unload it; the session of a client that has gone ends "
+                        "{} after its last request",
+                        to_string(options_.session_timeout)));
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
   const std::string path = to_path(job.saved);
@@ -203,7 +206,7 @@ void Tinker::finish_published(uint64_t number, Job& job) {
     wake_at(expires);
     state.snapshots.insert_or_assign(job.adapter,
                                      Snapshot{job.version, path, ++num_used_, expires});
-    // What a late message said of dropped ones.
+    // A late message may have named dropped ones.
     std::erase_if(state.live_snapshots,
                   [&state](const auto& each) { return !state.snapshots.contains(each.first); });
   }

@@ -42,8 +42,8 @@ std::string_view OpenRequest::what() const {
   return pass ? "pass" : update ? "update" : "request for weights";
 }
 
-Status ClientSteps::check(const LossBatch& batch, const SampleLimits& limits,
-                          const Tenant& tenant) {
+Status ClientProgress::check(const LossBatch& batch, const SampleLimits& limits,
+                             const Tenant& tenant) {
   for (size_t i = 0; i < batch.data.size(); ++i)
     if (std::cmp_greater(batch.data[i].tokens.size(), tenant.seq_len))
       return error(Code::kInvalid, "datum {} has {} tokens, 'seq_len' of tenant '{}' is {}", i,
@@ -60,7 +60,7 @@ Status ClientSteps::check(const LossBatch& batch, const SampleLimits& limits,
   return ok();
 }
 
-Status ClientSteps::check(const WeightsRequest& asked) const {
+Status ClientProgress::check(const WeightsRequest& asked) const {
   const bool has_name = asked.action == WeightsAction::kSave ||
                         asked.action == WeightsAction::kLoad ||
                         asked.action == WeightsAction::kDropSaved ||
@@ -122,17 +122,17 @@ Status ClientSteps::check(const WeightsRequest& asked) const {
   return error(Code::kInvalid, "an unknown request for weights");
 }
 
-const SavedByClient* ClientSteps::find_saved(std::string_view name) const {
+const SavedByClient* ClientProgress::find_saved(std::string_view name) const {
   const auto found = std::ranges::find(saved_, name, &SavedByClient::name);
   return found == saved_.end() ? nullptr : &*found;
 }
 
-SavedByClient ClientSteps::next_saved(std::string_view name) const {
+SavedByClient ClientProgress::next_saved(std::string_view name) const {
   const auto last = std::ranges::find(num_generations_, name, &SavedByClient::name);
   return {std::string(name), last == num_generations_.end() ? 1 : last->generation + 1};
 }
 
-void ClientSteps::add_saved(const SavedByClient& saved) {
+void ClientProgress::add_saved(const SavedByClient& saved) {
   remove_saved(saved.name);
   saved_.push_back(saved);
   const auto last = std::ranges::find(num_generations_, saved.name, &SavedByClient::name);
@@ -142,30 +142,30 @@ void ClientSteps::add_saved(const SavedByClient& saved) {
     last->generation = saved.generation;
 }
 
-void ClientSteps::remove_saved(std::string_view name) {
+void ClientProgress::remove_saved(std::string_view name) {
   const auto found = std::ranges::find(saved_, name, &SavedByClient::name);
   if (found == saved_.end()) return;
   retired_.push_back(found->path());
   saved_.erase(found);
 }
 
-const SnapshotOfClient* ClientSteps::find_snapshot(uint32_t number) const {
+const SnapshotOfClient* ClientProgress::find_snapshot(uint32_t number) const {
   const auto found = std::ranges::find(snapshots, number, &SnapshotOfClient::number);
   return found == snapshots.end() ? nullptr : &*found;
 }
 
-void ClientSteps::remove_snapshot(uint32_t number) {
+void ClientProgress::remove_snapshot(uint32_t number) {
   std::erase_if(snapshots, [number](const auto& each) { return each.number == number; });
 }
 
-void ClientSteps::end_pass(bool forward_only, const LossResult* result) {
+void ClientProgress::end_pass(bool forward_only, const LossResult* result) {
   if (forward_only) return;
   if (result == nullptr) return close();
   ++open.num_calls;
   open.totals.add(result->totals);
 }
 
-std::vector<std::string> ClientSteps::end_checkpoint() {
+std::vector<std::string> ClientProgress::end_checkpoint() {
   const auto end = retired_.begin() + static_cast<ptrdiff_t>(num_covered_);
   std::vector<std::string> superfluous(retired_.begin(), end);
   retired_.erase(retired_.begin(), end);
@@ -181,7 +181,7 @@ std::vector<std::string> ClientSteps::end_checkpoint() {
   return superfluous;
 }
 
-Json ClientSteps::json() const {
+Json ClientProgress::json() const {
   const auto list = [](const std::vector<SavedByClient>& all) {
     Json::Array made;
     for (const auto& each : all)
@@ -198,7 +198,7 @@ Json ClientSteps::json() const {
       .set("retired", std::move(retired));
 }
 
-Status ClientSteps::read(const Json& json) {
+Status ClientProgress::read(const Json& json) {
   const auto read_list = [&json](const char* key, std::vector<SavedByClient>& all) -> Status {
     ASSIGN_OR_RETURN(const Json::Array* list, list_in(json, key));
     for (const Json& each : *list) {

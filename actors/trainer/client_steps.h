@@ -1,4 +1,4 @@
-/// ClientSteps: what a trainer keeps for a client that trains its tenant by halves of a step
+/// ClientProgress: what a trainer keeps for a client that trains its tenant by halves of a step
 /// (docs/design/client-steps.md): the open request, the sums of the open gradients, and the names
 /// of saved weights and snapshots. client_work.cc does the work.
 ///
@@ -100,7 +100,7 @@ struct OpenFolder {
   }
 };
 
-class ClientSteps {
+class ClientProgress {
  public:
   /// Refuses data that cannot be trained, before anything is computed: what check_loss_batch()
   /// refuses, data longer than the tenant's seq_len, for which memory was planned, and an answer
@@ -136,7 +136,7 @@ class ClientSteps {
 
   template <class F>
   static void fields(F& f) {
-    using C = ClientSteps;
+    using C = ClientProgress;
     f("request", &C::request)("folder", &C::folder)("open", &C::open)("published", &C::published)(
         "has_first", &C::has_first)("is_awaited", &C::is_awaited)("was_loaded", &C::was_loaded)(
         "asked_step", &C::asked_step)("saved", &C::saved_)("snapshots", &C::snapshots)(

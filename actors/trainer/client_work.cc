@@ -70,7 +70,8 @@ Status Trainer::on_pass(const PassRequest& request) {
   if (!limits_) limits_ = learner_->limits();
   auto fault = refusal();
   if (!fault)
-    if (const Status usable = ClientSteps::check(request.batch, *limits_, tenant()); !usable.ok())
+    if (const Status usable = ClientProgress::check(request.batch, *limits_, tenant());
+        !usable.ok())
       fault = usable.error();
   if (fault) {
     services().count("client_requests_refused", 1);

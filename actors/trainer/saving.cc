@@ -6,6 +6,7 @@
 
 #include "actors/common/curriculum.h"
 #include "actors/common/task_mix.h"
+#include "actors/common/tenant_key.h"
 #include "actors/trainer/trainer.h"
 #include "graph/base/suggest.h"
 
@@ -138,6 +139,11 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
   if (!rows_.empty()) state.set(kCurricula, curricula_json(rows_, tenant));
   if (tenant.is_client) state.set("client", client_.json());
   return state;
+}
+
+Status Trainer::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  if (kind == TenantChange::Kind::kLeave) weights_->drop(weights_key(services(), slot));
+  return ok();
 }
 
 Status Trainer::drain() {

@@ -73,6 +73,8 @@ class Trainer final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
+  /// At kLeave the channel forgets what it published. The learner is told by the runtime.
+  Status on_tenant(TenantSlot slot, TenantChange::Kind kind) override;
   bool idle() const override {
     return num_groups_here() == 0 && !client_.request &&
            (fault_ || (!save_ && !client_.folder && !saves_at_end_));
@@ -234,7 +236,7 @@ class Trainer final : public Actor {
   bool is_queued_ = false;   // in the queue of a shared learner
   bool is_done_ = false;
   std::optional<Fault> fault_;
-  ClientSteps client_;
+  ClientProgress client_;
   std::shared_ptr<const LossBatch> pass_;  // of the open request; null: to be made again
   Out<PassDone> passed_;
   Out<UpdateDone> updated_;

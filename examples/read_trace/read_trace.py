@@ -4,7 +4,7 @@ alone, with Python's standard library; packed segments also need the package `zs
 import collections, json, pathlib, struct, sys
 
 KINDS = {1: 16, 2: 104, 3: 88, 4: 32, 5: 48, 6: 40, 7: 24, 8: 32}  # fixed bytes
-STEP_KINDS = ["message", "timer", "work", "drain", "peer"]
+STEP_KINDS = ["message", "timer", "work", "drain", "peer", "command", "tenant"]
 NONE, TABLE = 0xFFFFFFFF, []
 for number in range(256):
     for _ in range(8):

@@ -63,10 +63,12 @@ class ScriptedLearner final : public Learner {
   Status save(TenantSlot tenant, const fs::path& folder) override;
   Status begin_save(LearnerSave save) override;
   std::optional<Status> end_of_save(TenantSlot tenant, Time now) override;
-  Status load(TenantSlot tenant, const fs::path& folder) override;
+  Status load(TenantSlot tenant, const fs::path& folder) override {
+    return load_weights(tenant, folder, folder);
+  }
+  Status load_weights(TenantSlot tenant, const fs::path& folder, const fs::path& others) override;
   Status begin_tenant(const AdapterTraining& tenant) override;
   void end_tenant(TenantSlot tenant) override;
-  Status load_weights(TenantSlot tenant, const fs::path& folder, const fs::path& others) override;
   SampleLimits limits() const override {
     return {options_.max_sequence_tokens, options_.vocab_size};
   }
@@ -461,21 +463,13 @@ Result<ScriptedLearner::Trained> ScriptedLearner::read_saved(const fs::path& fol
   return Trained{history, *num_steps};
 }
 
-Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
-  RETURN_IF_ERROR(check_here(tenant));
-  ASSIGN_OR_RETURN(trained_of(tenant), read_saved(folder));
-  gradients_.open().close(tenant.index());  // they are of the weights before
-  return ok();
-}
-
-/// The history stands for the weights, the number of steps for the optimizer.
 Status ScriptedLearner::load_weights(TenantSlot tenant, const fs::path& folder,
                                      const fs::path& others) {
   RETURN_IF_ERROR(check_here(tenant));
   ASSIGN_OR_RETURN(const Trained weights, read_saved(folder));
   ASSIGN_OR_RETURN(const Trained optimizer, read_saved(others));
   trained_of(tenant) = {weights.history, optimizer.num_steps};
-  gradients_.open().close(tenant.index());
+  gradients_.open().close(tenant.index());  // they are of the weights before
   return ok();
 }
 

@@ -32,6 +32,6 @@ struct AdapterTraining {
 };
 
 /// Most adapters that one learner trains, with its free slots.
-inline constexpr size_t kAdaptersOfLearnerMax = 64;
+inline constexpr size_t kAdaptersOfLearnerMax = 1024;
 
 }  // namespace primerl

@@ -40,7 +40,8 @@ Number reference(double value = 0) { return {&L::reference_weight, "reference_we
 
 Number beta(double value) { return {&L::jsd_beta, "jsd_beta", value}; }
 
-std::vector<ObjectiveSpec> make_objectives() {
+/// Trust regions and clipped ratios of single tokens.
+std::vector<ObjectiveSpec> clipped_objectives() {
   using R = ObjectiveRule;
   constexpr auto kToken = LossMean::kToken, kSequence = LossMean::kSequence;
   return {
@@ -86,6 +87,14 @@ std::vector<ObjectiveSpec> make_objectives() {
        {low(0.2), high(0.2), dual(0), gain(), reference()},
        kToken,
        "batch"},
+  };
+}
+
+/// Ratios of sequences, and weights that are capped or decide which tokens train.
+std::vector<ObjectiveSpec> weighted_objectives() {
+  using R = ObjectiveRule;
+  constexpr auto kToken = LossMean::kToken, kSequence = LossMean::kSequence;
+  return {
       {"gspo",
        R::kSequenceClip,
        "the clipped ratio of whole sequences",
@@ -122,6 +131,14 @@ std::vector<ObjectiveSpec> make_objectives() {
        {moment(0.04), gain(), reference()},
        kToken,
        "z_score"},
+  };
+}
+
+/// Objectives that follow a reference, a teacher or given answers, and plain ratios.
+std::vector<ObjectiveSpec> other_objectives() {
+  using R = ObjectiveRule;
+  constexpr auto kToken = LossMean::kToken;
+  return {
       {"ref_kl",
        R::kReferenceKl,
        "follows a reference model on the policy's own rollouts",
@@ -160,6 +177,14 @@ std::vector<ObjectiveSpec> make_objectives() {
        "mean"},
       {"ce", R::kCrossEntropy, "another name of cross_entropy", {}, kToken, "mean"},
   };
+}
+
+/// In the order in which they are listed to a person.
+std::vector<ObjectiveSpec> make_objectives() {
+  std::vector<ObjectiveSpec> all = clipped_objectives();
+  for (const auto& more : {weighted_objectives(), other_objectives()})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 constexpr std::string_view kMeans[] = {"token", "sequence", "constant"};

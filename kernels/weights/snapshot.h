@@ -78,7 +78,7 @@ class WeightChannel : public Resource {
   /// The newest published version of `key`; none() before the first.
   virtual PolicyVersion newest(WeightsKey key) const = 0;
   /// Forgets every version of `key` at this end. Call it at every end of the channel, in any order,
-  /// when nobody publishes or fetches the key any more. After the publisher's call no end finds a
+  /// after the last publish() and fetch() of the key. After the publisher's call no end finds a
   /// version of it; snapshots that were fetched stay valid. Do not publish the key again: a key has
   /// the number of its tenancy (graph/tenancies.h), which never comes back, so an end may ignore
   /// what is still on its way. An unknown key is ignored. By default there is nothing to forget.

@@ -163,8 +163,8 @@ Result<Snapshot> ConnectionEnd::fetch(WeightsKey key, PolicyVersion version) {
   return found;
 }
 
-/// What has been received of the key stays in the requests, so that it is not sent again before the
-/// publisher has dropped it too.
+/// The key's version stays in the requests, so that it is not sent again before the publisher has
+/// dropped it too.
 void ConnectionEnd::drop(WeightsKey key) {
   std::deque<Snapshot> freed;  // without the lock
   library_->drop(key);

@@ -219,16 +219,19 @@ int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> 
 
 void add_teacher_tokens(std::span<const Tenant> tenants, int64_t positions,
                         std::vector<MemoryPart>& parts) {
-  constexpr double kBytesOfTwoCopies = 2 * (sizeof(int32_t) + sizeof(float));
+  constexpr double kBytesOfToken = sizeof(int32_t) + sizeof(float);
   for (const Tenant& tenant : tenants) {
     const int64_t top_k = tenant.teacher.top_k;
     if (top_k == 0) continue;
     const int64_t tokens = tenant.batch_size * sample_tokens(tenant, positions).all;
+    // As many groups may wait for the trainer as its pool has, and the learner has a copy of one
+    // batch.
+    const int64_t batches = tenant.max_off_policy_steps + 2;
     parts.push_back(
-        {fmt::format("{} likeliest tokens of a teacher at each of {} tokens, a batch of "
-                     "tenant '{}'",
-                     top_k, tokens, tenant.name),
-         kBytesOfTwoCopies * static_cast<double>(tokens * top_k)});
+        {fmt::format("{} likeliest tokens of a teacher at each of {} tokens, {} batches in flight "
+                     "of tenant '{}', and a copy of one",
+                     top_k, tokens, batches, tenant.name),
+         kBytesOfToken * static_cast<double>((batches + 1) * tokens * top_k)});
   }
 }
 

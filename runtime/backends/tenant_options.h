@@ -37,7 +37,7 @@ Status check_targets_on(std::string_view device, std::span<const Tenant> tenants
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);
 
-/// What the tenant, which has an adapter, trains; `seed` is the graph's.
+/// The training of a tenant that has an adapter; `seed` is the graph's.
 AdapterTraining adapter_training_of(const Tenant& tenant, uint64_t seed,
                                     const LearnerOptions& options);
 /// One for each tenant of the plan that trains an adapter, then one for each free slot.
@@ -52,8 +52,9 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
 int64_t micro_batch_rows(const LearnerOptions& options, std::span<const Tenant> tenants,
                          int64_t positions);
 
-/// Adds the likeliest tokens of teachers: those of a tenant's batch, in the trainer's groups and in
-/// the learner's samples, if every token of the longest rollouts is sampled.
+/// Adds the likeliest tokens of teachers, if every token of the longest rollouts is sampled: those
+/// of all groups in flight, max_off_policy_steps + 2 batches of them, and those of the learner's
+/// samples of one batch.
 void add_teacher_tokens(std::span<const Tenant> tenants, int64_t positions,
                         std::vector<MemoryPart>& parts);
 

@@ -8,6 +8,8 @@
 #include "graph/config/toml_source.h"
 #include "runtime/store/line_reader.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/trace/read/tenant_uses.h"
+#include "runtime/trace/read/trace.h"
 
 namespace primerl {
 namespace {
@@ -110,6 +112,45 @@ Status check_names(const std::vector<RunTenant>& tenants, const RolloutQuery& qu
   return ok();
 }
 
+/// One tenant of a graph file.
+RunTenant run_tenant(const Entry& entry, bool has_own_files) {
+  RunTenant tenant;
+  tenant.name = entry.key;
+  tenant.has_own_files = has_own_files;
+  if (!entry.value.is_table()) return tenant;
+  if (const Entry* mix = entry.value.as_table().find("environments");
+      mix != nullptr && mix->value.is_array())
+    for (const Value& item : mix->value.as_array())
+      if (const Entry* name = item.is_table() ? item.as_table().find("name") : nullptr;
+          name != nullptr && name->value.is_string())
+        tenant.environments.push_back(name->value.as_string());
+  const Entry* environment = entry.value.as_table().find("environment");
+  if (environment == nullptr || !environment->value.is_table()) return tenant;
+  const Entry* name = environment->value.as_table().find("name");
+  if (name != nullptr && name->value.is_string()) tenant.environment = name->value.as_string();
+  return tenant;
+}
+
+/// Adds the tenants that joined the run, by the events in its record: "alice~2". A run without a
+/// record that can be read has those of its file alone.
+void add_joined(const fs::path& folder, std::vector<RunTenant>& tenants) {
+  const auto trace = Trace::open(folder);
+  if (!trace.ok()) return;
+  for (const TenantUse& use : (*trace)->tenants().all()) {
+    if (use.is_in_file) continue;
+    RunTenant joined;
+    Sources sources;
+    Diagnostics diagnostics;
+    const auto root = parse_toml(sources, sources.add("table", use.table), diagnostics);
+    const Entry* all = root ? root->find("tenant") : nullptr;
+    if (all != nullptr && all->value.is_table() && !all->value.as_table().entries.empty())
+      joined = run_tenant(all->value.as_table().entries.front(), true);
+    joined.name = use.label();
+    joined.has_own_files = true;
+    tenants.push_back(std::move(joined));
+  }
+}
+
 }  // namespace
 
 Result<std::vector<RunTenant>> tenants_of_run(const fs::path& folder) {
@@ -126,22 +167,10 @@ Result<std::vector<RunTenant>> tenants_of_run(const fs::path& folder) {
   const Entry* graph = root->find("graph");
   const bool has_limits = graph != nullptr && graph->value.is_table() &&
                           graph->value.as_table().find("tenant_limits") != nullptr;
-  for (const Entry& entry : all->value.as_table().entries) {
-    RunTenant& tenant = tenants.emplace_back();
-    tenant.name = entry.key;
-    tenant.has_own_files = has_limits || all->value.as_table().entries.size() > 1;
-    if (!entry.value.is_table()) continue;
-    if (const Entry* mix = entry.value.as_table().find("environments");
-        mix != nullptr && mix->value.is_array())
-      for (const Value& item : mix->value.as_array())
-        if (const Entry* name = item.is_table() ? item.as_table().find("name") : nullptr;
-            name != nullptr && name->value.is_string())
-          tenant.environments.push_back(name->value.as_string());
-    const Entry* environment = entry.value.as_table().find("environment");
-    if (environment == nullptr || !environment->value.is_table()) continue;
-    const Entry* name = environment->value.as_table().find("name");
-    if (name != nullptr && name->value.is_string()) tenant.environment = name->value.as_string();
-  }
+  const bool has_own_files = has_limits || all->value.as_table().entries.size() > 1;
+  for (const Entry& entry : all->value.as_table().entries)
+    tenants.push_back(run_tenant(entry, has_own_files));
+  if (has_limits) add_joined(folder, tenants);
   return tenants;
 }
 

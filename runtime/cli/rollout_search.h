@@ -32,7 +32,8 @@ struct FoundRollouts {
   size_t num_unreadable = 0;           // lines that are not a JSON object
 };
 
-/// A tenant of a run, as its graph file names it.
+/// A tenant of a run, as its graph file names it; one that joined by its later use of the name,
+/// "alice~2".
 struct RunTenant {
   std::string name;
   std::string environment;                // "" without one, or with several

@@ -13,7 +13,8 @@
 namespace primerl {
 
 inline constexpr const char* kTenantFlagDoc =
-    "steps of these tenants only: their messages and their own actors";
+    "steps of these tenants only: their messages and their own actors; alice~2: a later use of the "
+    "name";
 
 struct TraceArguments {
   std::string run;

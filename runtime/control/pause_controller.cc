@@ -12,7 +12,8 @@ namespace primerl {
 std::vector<InstanceId> PauseController::engines_of(TenantSlot tenant) const {
   std::vector<InstanceId> engines;
   for (uint32_t i = 0; i < plan_.instances.size(); ++i)
-    if (input_for(plan_, InstanceId(i), message_type<EngineHold>(), tenant))
+    if (!plan_.is_free(plan_.instances[i].tenant) &&
+        input_for(plan_, InstanceId(i), message_type<EngineHold>(), tenant))
       engines.push_back(InstanceId(i));
   return engines;
 }

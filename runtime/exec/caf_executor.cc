@@ -123,6 +123,7 @@ Status CafExecutor::Core::prepare() {
     auto cell =
         std::make_shared<GroupCell>(std::move(group), has_own_thread(id),
                                     static_cast<CellOwner*>(this), clock_, setup_.step_source);
+    cell->begin_with(setup_.begins_with);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }
@@ -447,9 +448,7 @@ Status CafExecutor::change_tenant(const TenantChange& change) {
   return core_->change_tenant(change);
 }
 void CafExecutor::drain_tenant(TenantSlot slot) { core_->drain_tenant(slot); }
-uint64_t CafExecutor::num_steps_of(TenantSlot slot) const {
-  return core_->num_steps_of(slot);
-}
+uint64_t CafExecutor::num_steps_of(TenantSlot slot) const { return core_->num_steps_of(slot); }
 void CafExecutor::command(const ActorCommand& command) { core_->command(command); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }

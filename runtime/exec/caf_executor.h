@@ -51,6 +51,9 @@ struct CafExecutorSetup {
   TenantMaker make_tenant{};           // see GroupSetup
   TenantResources tenant_resources{};  // see GroupSetup
   ExecutorEvents events{};
+  /// Of a process that starts again while tenants have joined or left: the changes that made the
+  /// slots what they are. Made before the first input, and not reported. Not with a step_source.
+  std::vector<TenantChange> begins_with{};
   bool is_hosted = false;   // in a run of one process: it goes on when all its tenants have
                             // finished, until request_drain()
   CutSink* cuts = nullptr;  // must stay valid while the executor exists; called from every group's

@@ -233,7 +233,15 @@ void GroupCell::take_changes(Time now) {
 }
 
 Status GroupCell::start(Time now) {
-  if (step_source_ == nullptr) return group_.start(now);
+  if (step_source_ == nullptr) {
+    RETURN_IF_ERROR(group_.start(now));
+    for (const TenantChange& change : begins_with_) {
+      if (!group_.concerns(change.slot)) continue;
+      group_.change_tenant(change, now);
+      (void)group_.step(now);  // control inputs come first
+    }
+    return ok();
+  }
   const Time began = step_source_->started(group_.id());
   const GroupState* state = step_source_->state_of(group_.id());
   if (state == nullptr) return group_.start(began);

@@ -87,6 +87,8 @@ class GroupCell final : public GroupExecutor {
             ReplaySource* step_source);
 
   ActorGroup& group() { return group_; }
+  /// Before kStart: changes of tenants that the group makes when it has started.
+  void begin_with(std::vector<TenantChange> changes) { begins_with_ = std::move(changes); }
   /// Registers a new CAF actor for this cell; returns its generation number, which it must give to
   /// turn().
   uint32_t adopt();
@@ -165,6 +167,7 @@ class GroupCell final : public GroupExecutor {
   ReplaySource* const step_source_;  // null: there is no record to follow
   ActorGroup group_;
   const bool has_own_thread_;
+  std::vector<TenantChange> begins_with_;
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

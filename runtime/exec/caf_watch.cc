@@ -142,6 +142,7 @@ void CafExecutor::Core::watch_stall(Time now) {
   }
   note_idle_since(is_waiting);
   if (has_changed || setup_.others != nullptr) return;
+  if (setup_.is_hosted && !is_waiting) return;  // it waits for tenants
   // If only a timer is pending, the run is idle, not stalled.
   if ((timers_->has_alarm() && !is_waiting) ||
       now - last_change_ < setup_.plan->settings.stall_after)

@@ -125,7 +125,7 @@ struct CommandAnswer {
 inline constexpr size_t kCommandsMax = 64;
 
 /// The index of the input at which `instance` accepts the command; none: the command does not
-/// address it.
+/// address it. An instance of a free slot has one too, but gets no command and answers none.
 std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
                                   TenantSlot tenant);
 

@@ -41,6 +41,7 @@ void GroupSaver::follow_cut(uint32_t peer, const MessageBatch& batch, Time now) 
 }
 
 Status GroupSaver::restore(const GroupState& state) {
+  RETURN_IF_ERROR(check_fits(state));
   RETURN_IF_ERROR(actors_.restore_actors(state));
   steps_.restore(state);
   links_.restore_counts(state);

@@ -32,9 +32,8 @@ class GroupSaver {
   void follow_cut(uint32_t peer, const MessageBatch& batch, Time now);
   uint64_t newest_cut() const { return links_.peers().cut(); }
 
-  /// Puts a state that fits into a group that has started and made no step, and whose slots are
-  /// those of the state. After an error the group must
-  /// not be used any more.
+  /// Puts a state into a group that has started and made no step, and whose slots are those of the
+  /// state. After an error the group must not be used any more.
   Status restore(const GroupState& state);
   /// Messages of the cut that were sent to this group and not yet received.
   Status receive(std::span<const SavedMessage> in_transit);

@@ -109,6 +109,7 @@ class GroupSteps {
   void complete_tenant(Time ended);
   Status join(const TenantChange& change);
   Status leave(const TenantChange& change);
+  Status check_outside(const Tenant& tenant) const;
   Status tell_resources(const Tenant& tenant, TenantChange::Kind kind);
 
   const std::shared_ptr<GroupCommon> common_;

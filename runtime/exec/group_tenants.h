@@ -48,7 +48,7 @@ class GroupTenants {
   /// Whether the tenant is one of the plan's, so it may resume from a checkpoint of the run.
   bool is_planned(TenantSlot slot) const { return !joined_.contains(slot) && !is_free(slot); }
   /// Whether a failure of one tenant leaves the others alone: there are others, or there may be.
-  bool are_apart() const { return plan_->layout_tenants() > 1; }
+  bool are_apart() const { return plan_->layout_tenants() > 1 || plan_->num_slots() > 1; }
 
   /// Whether the change changes anything: its tenancy is the slot's, or a newer one for a join.
   /// kInvalid: a tenant joins a slot that another has, or the plan has no such slot.

@@ -29,4 +29,11 @@ std::optional<MadeChange> PendingChanges::made(GroupId group, const TenantChange
   return made;
 }
 
+std::vector<TenantChange> PendingChanges::left_for(GroupId group) const {
+  std::vector<TenantChange> changes;
+  for (const Waiting& each : waiting_)
+    if (each.groups.contains(group)) changes.push_back(each.made.change);
+  return changes;
+}
+
 }  // namespace primerl

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "runtime/exec/executor.h"
 
@@ -24,6 +25,9 @@ class PendingChanges {
   /// The group has made the change, or it ended without. Returns the change if it was the last
   /// group; groups make equal changes in the order in which they were added.
   std::optional<MadeChange> made(GroupId group, const TenantChange& change, const Status& status);
+  /// The changes that the group has not made yet, oldest first: one that was made anew gets them
+  /// again.
+  std::vector<TenantChange> left_for(GroupId group) const;
   size_t size() const { return waiting_.size(); }
 
  private:

@@ -187,7 +187,7 @@ Status check_slot(const Plan& plan, TenantSlot slot) {
 }
 
 TenantSlot counted_tenant(const Plan& plan, GroupId group) {
-  if (plan.layout_tenants() < 2) return {};
+  if (plan.layout_tenants() < 2 && plan.num_slots() < 2) return {};
   return plan.instance(plan.group(group).instances.front()).tenant;
 }
 

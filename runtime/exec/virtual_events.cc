@@ -21,7 +21,7 @@ bool VirtualExecutor::advance() {
   const bool may_drain = !is_replaying_ && !drain_deadline_;
   if (!outcome_ && may_drain && (all_finished || is_drain_requested_)) begin_drain();
   if (outcome_) return false;
-  if (!slot_drains_.empty()) look_for_drained();
+  if (look_for_drained()) return true;
   if (step_something()) return true;
   if (is_replaying_) {
     finish_run(RunEnd::kFailed, options_.step_source->stuck());
@@ -240,6 +240,7 @@ void VirtualExecutor::look_for_end() {
     if (!slot.group) continue;
     if (slot.is_busy || slot.group->next_timer()) return;
   }
+  if (options_.is_hosted && !drain_deadline_) return;  // it waits for tenants
   now_ = now_ + (drain_deadline_ ? plan_->settings.drain_max : plan_->settings.stall_after);
   finish_run(RunEnd::kStalled, error(Code::kDeadline, "no step for {}",
                                      to_string(drain_deadline_ ? plan_->settings.drain_max

@@ -283,6 +283,9 @@ void VirtualExecutor::kill(ProcessId process) {
 Status VirtualExecutor::restart_process(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
     RETURN_IF_ERROR(start_group(id));
+  }
+  repeat_changes(process);
+  for (GroupId id : plan_->processes[process.index()].groups) {
     if (drain_deadline_) slots_[id.index()].group->begin_drain(now_);
     for (const auto& [tenant, why] : set_aside_) slots_[id.index()].group->set_aside(tenant, now_);
     for (const auto& [slot, drain] : slot_drains_)

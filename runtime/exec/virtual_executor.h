@@ -79,7 +79,7 @@ struct VirtualOptions {
   TenantResources tenant_resources{};    // see GroupSetup
   ExecutorEvents events{};
   bool is_hosted = false;   // the run goes on when all its tenants have finished, until
-                            // request_drain()
+                            // request_drain(); without work it waits
   std::string repeat_with;  // the command that repeats this run, printed at failures
 };
 
@@ -183,7 +183,10 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void abandon(GroupSlot& slot);
   void deliver(BatchQueue& queue);
   void begin_drain();
-  void look_for_drained();
+  /// True: a slot has drained, and that was reported.
+  bool look_for_drained();
+  void remember(const TenantChange& change);
+  void repeat_changes(ProcessId process);
   void check_invariants();
   [[noreturn]] void broken(const std::string& text);
   void finish_run(RunEnd end, Status status);
@@ -213,6 +216,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::vector<CommandAnswer> answers_;
   PendingChanges changes_;
   std::map<TenantSlot, SlotDrain> slot_drains_;
+  /// The changes that made each slot what it is, for a process that starts again.
+  std::map<TenantSlot, std::vector<TenantChange>> history_;
   DrainDetector drain_;
   GroupCounts counts_of_dead_groups_;  // counts of dead groups: they keep shipped = received
   std::optional<Time> drain_deadline_;

@@ -1,4 +1,5 @@
 // Tenants that join, leave and drain in a VirtualExecutor.
+#include <algorithm>
 #include <set>
 
 #include "runtime/exec/virtual_executor.h"
@@ -26,6 +27,7 @@ void VirtualExecutor::drain_tenant(TenantSlot slot) {
 void VirtualExecutor::tenant_changed(GroupId group, const TenantChange& change, Status status) {
   const auto made = changes_.made(group, change, status);
   if (!made) return;
+  if (made->status.ok()) remember(change);
   if (made->status.ok() && change.kind == TenantChange::Kind::kJoin) {
     // Another tenant than the one that had finished or failed in this slot.
     finished_[change.slot.index()] = false;
@@ -42,9 +44,37 @@ void VirtualExecutor::tenant_changed(GroupId group, const TenantChange& change, 
   if (options_.events.tenant_changed) options_.events.tenant_changed(made->change, made->status);
 }
 
+void VirtualExecutor::remember(const TenantChange& change) {
+  auto& changes = history_[change.slot];
+  const auto is_of = [&change](const TenantChange& each) { return each.tenancy == change.tenancy; };
+  if (change.kind == TenantChange::Kind::kJoin && std::ranges::any_of(changes, is_of)) return;
+  if (change.kind == TenantChange::Kind::kLeave) {
+    const bool has_joined = std::ranges::any_of(changes, [&](const TenantChange& each) {
+      return is_of(each) && each.kind == TenantChange::Kind::kJoin;
+    });
+    std::erase_if(changes, is_of);
+    if (has_joined) return;  // the slot is as before it joined
+  }
+  changes.push_back(change);
+}
+
+/// Before the other processes hear that it runs again: their messages may be of any tenant.
+void VirtualExecutor::repeat_changes(ProcessId process) {
+  for (const GroupId id : plan_->processes[process.index()].groups)
+    for (const auto& [slot, changes] : history_)
+      for (const TenantChange& change : changes) {
+        if (!group(id).concerns(slot)) continue;
+        group(id).change_tenant(change, now_);
+        group(id).step(now_);  // control inputs come first
+      }
+  for (const GroupId id : plan_->processes[process.index()].groups)
+    for (const TenantChange& change : changes_.left_for(id)) group(id).change_tenant(change, now_);
+}
+
 /// All groups are counted at one moment, so the second count finds what the first found. A process
 /// that is dead has nothing of the slot; one that runs again has its drain from restart_process().
-void VirtualExecutor::look_for_drained() {
+bool VirtualExecutor::look_for_drained() {
+  bool has_drained = false;
   for (auto next = slot_drains_.begin(); next != slot_drains_.end();) {
     const TenantSlot slot = next->first;
     bool is_over = true;
@@ -62,8 +92,10 @@ void VirtualExecutor::look_for_drained() {
       continue;
     }
     next = slot_drains_.erase(next);
+    has_drained = true;
     if (options_.events.tenant_drained) options_.events.tenant_drained(slot);
   }
+  return has_drained;
 }
 
 }  // namespace primerl

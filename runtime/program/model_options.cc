@@ -192,6 +192,10 @@ void TrainStepArguments::declare(Arguments& arguments) {
                    "what backward computes again");
   arguments.flag(check_finite, "--check-finite",
                  "names the first activation that is NaN or infinite");
+  arguments.number(jsd_beta, "--jsd-beta", "BETA",
+                   "of a batch with a teacher's likeliest tokens (gkd), as in the run's loss; 0 is "
+                   "the forward KL, as without it",
+                   0, 1);
 }
 
 Status TrainStepArguments::validate() const {
@@ -210,6 +214,7 @@ std::vector<std::string> TrainStepArguments::words() const {
   if (!checkpoint.empty()) all.push_back("--checkpoint=" + checkpoint);
   if (!dump.empty()) all.push_back("--dump=" + dump);
   if (check_finite) all.push_back("--check-finite");
+  if (jsd_beta >= 0) all.push_back("--jsd-beta=" + exact(jsd_beta));
   return all;
 }
 

@@ -79,6 +79,7 @@ struct TrainStepArguments : ModelCommandArguments {
   std::string numerics;  // "": what the device supports
   std::string recompute = "none";
   bool check_finite = false;
+  double jsd_beta = -1;  // below 0: the objective's own
 
   void declare(Arguments& arguments);
   Status validate() const;

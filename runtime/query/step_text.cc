@@ -6,7 +6,7 @@ namespace primerl {
 namespace {
 
 /// "joins slot 1"; the index is a TenantChange::Kind.
-constexpr std::string_view kChanges[] = {"joins", "starts in", "pauses in", "goes on in", "leaves"};
+constexpr std::string_view kChanges[] = {"joins", "starts in", "pauses in", "resumes in", "leaves"};
 
 std::string flags_text(const TraceStep& step) {
   std::string text;

@@ -7,6 +7,7 @@
 #include "runtime/replay/replayed_channel.h"
 #include "runtime/replay/traced_engine.h"
 #include "runtime/replay/traced_learner.h"
+#include "runtime/trace/read/tenant_uses.h"
 #include "runtime/trace/read/trace_prefix.h"
 
 namespace primerl {
@@ -63,6 +64,7 @@ class Search {
   void look_at_faults();
   void look_at_steps(GroupId group);
   bool is_whole(const TraceStep& step) const;
+  bool drains_before_removal(const TraceStep& step) const;
   std::string refusal(uint32_t group, const TraceStep& step) const;
   bool has_ended_run(uint32_t group, const TraceStep& step) const;
   bool has_failed_request(GroupId group, uint64_t step) const;
@@ -141,10 +143,20 @@ bool Search::is_whole(const TraceStep& step) const {
          trace_.has_payload({step.link, step.incarnation, step.sequence});
 }
 
+/// Whether only one tenant drains, because it leaves its slot: the run continues. A drain whose
+/// removal is not in the record is not followed, because it may be that of the run.
+bool Search::drains_before_removal(const TraceStep& step) const {
+  if (step.instance.is_none()) return false;
+  const TenantSlot slot = plan_.instance(step.instance).tenant;
+  const TenantUse* use = trace_.tenants().at(step.group, step.step, slot);
+  return use != nullptr && trace_.tenants().left_at(step.group, *use) > step.step;
+}
+
 /// Why a step cannot be repeated; empty: it can.
 std::string Search::refusal(uint32_t group, const TraceStep& step) const {
   const std::string& name = plan_.groups[group].name;
-  if (step.kind == StepKind::kDrain) return fmt::format("'{}' had begun to drain", name);
+  if (step.kind == StepKind::kDrain && !drains_before_removal(step))
+    return fmt::format("'{}' had begun to drain", name);
   if (step.kind == StepKind::kPeer) {
     const ProcessId process = plan_.process_of(InstanceId(step.subject));
     if (!is_gone_[process.index()])

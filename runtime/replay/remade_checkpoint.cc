@@ -6,6 +6,7 @@
 
 #include "graph/tenancies.h"
 #include "runtime/backends/backends.h"
+#include "runtime/backends/tenant_resources.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/replay/record_prefix.h"
 #include "runtime/replay/replay_session.h"
@@ -330,6 +331,7 @@ Status play_to_checkpoint(
   ReplaySetup setup;
   setup.plan = remake.plan;
   setup.trace = remake.trace;
+  setup.tenant_resources = tell_resource;
   use_learner_from(
       setup,
       [make = std::move(make), &real](const Plan& plan,

@@ -140,6 +140,7 @@ Status Player::start_parts(uint32_t worker) {
     setup.factory = [this](const Plan& plan, int32_t index) {
       return setup_.factory(plan, index, *this);
     };
+    setup.make_tenant = setup_.make_tenant;
     setup.tenant_resources = setup_.tenant_resources;
     setup.shared_resources = shared_;
     setup.observer = parts_[i]->cursor.get();

@@ -109,6 +109,7 @@ struct ReplaySetup {
   /// Makes the resources of real groups; `answers` stays valid as long as the replay.
   std::function<Result<std::shared_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
+  TenantMaker make_tenant = {};                 // see GroupSetup
   TenantResources tenant_resources = {};        // see GroupSetup
   ProcessServices* process_services = nullptr;  // must stay valid while the replay exists
   /// If weights are computed again, a step waits until the weights that it fetched were published.

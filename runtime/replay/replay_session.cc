@@ -9,6 +9,7 @@
 #include "graph/tenancies.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/backends/tenant_resources.h"
 #include "runtime/replay/recovery.h"
 #include "runtime/replay/tenant_choice.h"
 #include "runtime/replay/traced_learner.h"
@@ -458,6 +459,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.options.num_threads = num_threads;
   setup.options.last_steps = last_steps;
   setup.watcher = process_services.get();
+  setup.tenant_resources = tell_resource;
   if (const auto excerpt = trace->excerpt()) {
     setup.options.stop_group = excerpt->group;
     setup.options.stop_step = excerpt->last_step;

@@ -29,7 +29,7 @@ class PublishedVersions {
 
   /// `channel`: index of the resource.
   void add(int32_t channel, const KeyedVersion& version);
-  /// Nobody will ask for a version of `key` any more.
+  /// No later step fetches a version of `key`.
   void forget(int32_t channel, WeightsKey key);
   /// Whether all versions that a step of `group` fetched, by these recorded answers, are published,
   /// and those of its engines that were made anew in the step.

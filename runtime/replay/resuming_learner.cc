@@ -24,6 +24,7 @@ class ResumingLearner final : public TracedLearner {
       : TracedLearner(std::move(setup.learner), std::move(setup.next)),
         setup_(std::move(setup)),
         tenants_(setup_.points.size()) {
+    tell_restoring(setup_.is_restoring);
     for (size_t i = 0; i < tenants_.size(); ++i)
       tenants_[i].is_real = is_real_at_first(setup_.points[i], 0);
   }
@@ -66,9 +67,15 @@ class ResumingLearner final : public TracedLearner {
   Status begin_tenant(const AdapterTraining& training) override {
     const TenantSlot tenant = training.tenant;
     const bool is_live = setup_.is_live();
+    Followed& followed = of(tenant);
+    if (!is_live && is_restoring()) {
+      RETURN_IF_ERROR(learner().begin_tenant(training));
+      followed = {};
+      followed.is_real = is_real_at_first(point_of(tenant), 0);
+      return ok();
+    }
     if (!is_live) RETURN_IF_ERROR(recorded_begin(tenant));
     RETURN_IF_ERROR(learner().begin_tenant(training));
-    Followed& followed = of(tenant);
     followed = {.num_begins = followed.num_begins + 1};
     followed.is_real = is_live || is_real_at_first(point_of(tenant), followed.num_begins);
     return ok();

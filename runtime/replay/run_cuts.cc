@@ -1,15 +1,19 @@
 #include "runtime/replay/run_cuts.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "graph/tenancies.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/run_folder.h"
 
 namespace primerl {
 namespace {
 
 /// Why a cut cannot be used here; empty: it can.
 std::string fault_of(const CutHead& head, const CutHead& wanted,
-                     std::span<const int64_t> checkpoint_steps) {
+                     const std::function<int64_t(TenantSlot)>& newest_checkpoint) {
   if (head.run_id != wanted.run_id) return "it is of another run";
   if (head.program_version != wanted.program_version)
     return fmt::format("it was made by '{}', this is '{}'", head.program_version,
@@ -18,7 +22,7 @@ std::string fault_of(const CutHead& head, const CutHead& wanted,
     return "it is of another graph, or of actors that keep another state";
   if (head.process != wanted.process) return fmt::format("it is of process '{}'", head.process);
   for (const auto& [slot, step] : checkpoints_needed(head)) {
-    const int64_t newest = slot < checkpoint_steps.size() ? checkpoint_steps[slot] : -1;
+    const int64_t newest = newest_checkpoint(TenantSlot(slot));
     if (step <= newest) continue;
     if (std::ranges::count(head.open_tenants, slot) > 0)
       return fmt::format(
@@ -28,6 +32,18 @@ std::string fault_of(const CutHead& head, const CutHead& wanted,
                        newest);
   }
   return {};
+}
+
+/// Step of the newest checkpoint of a tenant that had joined the run; -1: there is none.
+int64_t newest_of_joined(const Plan& plan, const std::filesystem::path& record,
+                         const CutSlot& joined) {
+  Tenant tenant;
+  tenant.name = joined.name;
+  tenant.tenancy = joined.tenancy;
+  const auto folder =
+      checkpoints_folder(record.parent_path(), tenancy_name(tenant), plan.layout_tenants());
+  const auto found = find_checkpoints(folder, CheckpointDepth::kSizes);
+  return found.newest ? found.newest->step : -1;
 }
 
 }  // namespace
@@ -153,13 +169,23 @@ CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uin
   wanted.run_id = run_id;
   wanted.program_version = program_text(*plan.catalog);
   wanted.state_hash = state_hash(plan);
+  const auto newest_of = [&](const CutHead& head) {
+    return [&](TenantSlot slot) -> int64_t {
+      // Groups are saved at different moments, so one slot may have two tenants: the newer counts.
+      const CutSlot* joined = nullptr;
+      for (const CutSlot& each : head.slots)
+        if (each.slot == slot) joined = &each;
+      if (joined != nullptr) return newest_of_joined(plan, record, *joined);
+      return slot.index() < checkpoint_steps.size() ? checkpoint_steps[slot.index()] : -1;
+    };
+  };
   for (const auto& process : plan.processes) {
     wanted.process = process.name;
     for (const auto& path : list_cuts(record, process.name)) {
       const auto known = unfit.find(path.string());
       auto file = read_cut(path);
       const std::string fault = known != unfit.end() ? known->second
-                                : file.ok() ? fault_of(file->head, wanted, checkpoint_steps)
+                                : file.ok() ? fault_of(file->head, wanted, newest_of(file->head))
                                             : file.error().text();
       if (fault.empty()) {
         choice.files.push_back(std::move(file).value());

@@ -106,8 +106,9 @@ struct CutChoice {
   std::vector<std::string> notes;  // for a person: skipped cuts and why
 };
 /// For each process the newest cut that this plan and program can use. It must not be newer than
-/// the learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: none). `unfit`: cuts that
-/// cannot be used for another reason, with that reason.
+/// the learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: none; those of tenants that
+/// had joined are in their folders beside the record). `unfit`: cuts that cannot be used for
+/// another reason, with that reason.
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
                       std::span<const int64_t> checkpoint_steps,
                       const std::map<std::string, std::string>& unfit = {});

@@ -18,8 +18,8 @@ Result<const TenantUse*> choose_use(const Trace& trace, const std::string& name)
 /// end. Empty: it stayed in all of them.
 std::vector<uint64_t> last_steps_of(const Trace& trace, const TenantUse& use);
 
-/// What a replay of the tenant alone plays besides it: earlier tenants of its slot, because their
-/// actors left the counts of the slot's links as they are. "" if there were none.
+/// Names the earlier tenants of its slot; "" if there were none. A replay of the tenant plays them
+/// before it, because their actors left the counts of the slot's links as they are.
 std::string earlier_uses_text(const Trace& trace, const TenantUse& use);
 
 }  // namespace primerl

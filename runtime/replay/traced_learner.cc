@@ -213,6 +213,7 @@ Result<TrainReport> TracedLearner::apply(TenantSlot tenant, const AdamNumbers& a
 }
 
 Status TracedLearner::begin_tenant(const AdapterTraining& tenant) {
+  if (is_restoring()) return is_replaying(tenant.tenant) ? ok() : learner_->begin_tenant(tenant);
   if (is_replaying(tenant.tenant)) return recorded_begin(tenant.tenant);
   const Status begun = learner_->begin_tenant(tenant);
   if (!begun.ok()) return calls_->keep(LearnerCall::kBegin, begun);

@@ -56,6 +56,11 @@ class TracedLearner : public Learner {
   /// repeats.
   TracedLearner(std::shared_ptr<Learner> learner, NextAnswer next);
   ~TracedLearner() override;
+  /// `is_restoring` answers whether a group is being made from a saved state. The state's tenants
+  /// had begun before it, so begin_tenant() then has no answer in the record and leaves none.
+  void tell_restoring(std::function<bool()> is_restoring) {
+    is_restoring_ = std::move(is_restoring);
+  }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override;
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
@@ -100,6 +105,7 @@ class TracedLearner : public Learner {
   Learner& learner() const { return *learner_; }
   void set_progress(LearnerProgress progress) { progress_ = std::move(progress); }
   void forget_progress(TenantSlot tenant) { progress_.tenants.erase(tenant); }
+  bool is_restoring() const { return is_restoring_ != nullptr && is_restoring_(); }
   /// The recorded answer to begin_tenant().
   Status recorded_begin(TenantSlot tenant);
 
@@ -110,6 +116,7 @@ class TracedLearner : public Learner {
   Result<TrainReport> keep_step(TenantSlot tenant, Result<TrainReport> report);
 
   const std::shared_ptr<Learner> learner_;
+  std::function<bool()> is_restoring_;
   const std::unique_ptr<const Calls> calls_;
   const std::unique_ptr<const LossCalls> loss_calls_;  // of the same record
   LearnerProgress progress_;  // without steps and versions in a learner that repeats
@@ -126,7 +133,7 @@ std::optional<uint64_t> step_that_saved(const Trace& trace, GroupId group, Tenan
 /// The visitor gets each one's tenant and the step of the group. It returns false to stop.
 void visit_training_steps(const Trace& trace, GroupId group, uint64_t from,
                           const std::function<bool(TenantSlot tenant, uint64_t step)>& visitor);
-/// What a group's record has of a slot from its step `from` on.
+/// The progress of a slot in a group's record, from its step `from` on.
 struct RecordedProgress {
   int64_t num_steps = 0;   // of its newest tenant, without skipped ones
   int32_t num_begins = 0;  // tenants that began in it

@@ -14,6 +14,9 @@
 #include "runtime/replay/traced_engine.h"
 #include "runtime/replay/traced_learner.h"
 #include "runtime/replay/traced_outside.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/trace/read/tenant_uses.h"
 
 namespace primerl {
 namespace {
@@ -32,10 +35,18 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
+/// A group is made from a saved state before its first step.
+bool is_restoring() { return ActorGroup::running_here().is_none(); }
+
+std::shared_ptr<TracedLearner> restored(std::shared_ptr<TracedLearner> learner) {
+  learner->tell_restoring(is_restoring);
+  return learner;
+}
+
 /// The resource. If it is a learner, an engine or an Outside, `keep` gets its answers.
 std::shared_ptr<Resource> traced(std::shared_ptr<Resource> made, const KeepAnswer& keep) {
   if (auto learner = std::dynamic_pointer_cast<Learner>(made))
-    return std::make_shared<TracedLearner>(std::move(learner), keep);
+    return restored(std::make_shared<TracedLearner>(std::move(learner), keep));
   if (auto* engine = observed_engine(made)) engine->add(engine_recorder(keep));
   if (auto outside = std::dynamic_pointer_cast<Outside>(made))
     return make_recording_outside(std::move(outside), keep);
@@ -201,6 +212,33 @@ std::shared_ptr<Resource> outside_to_follow(const ResourceFactory& make, const P
 
 }  // namespace
 
+namespace {
+
+/// Where tenants continue that joined the run: at their newest checkpoint that the record reaches.
+void add_joined_points(const Plan& plan, const Recovery& recovery, GroupId owner,
+                       const std::vector<int64_t>& taken, std::vector<RecoveryPoint>& points) {
+  const Trace& trace = recovery.trace();
+  const uint64_t first = recovery.cuts().first_step(owner);
+  for (const auto& [tenant, after] : recorded_progress(trace, owner, first))
+    if (!tenant.is_none() && tenant.index() < points.size())
+      points[tenant.index()].num_begins = after.num_begins;
+  const uint64_t last = std::max(trace.last_step(owner), first - 1);
+  for (uint32_t slot = 0; slot < points.size(); ++slot) {
+    const TenantUse* use = trace.tenants().at(owner, last, TenantSlot(slot));
+    if (use == nullptr || use->is_in_file) continue;
+    const auto folder =
+        checkpoints_folder(trace.folder().parent_path(), use->label(), plan.layout_tenants());
+    const auto found = find_checkpoints(folder, CheckpointDepth::kSizes, taken[slot]);
+    points[slot].checkpoint.clear();
+    points[slot].num_steps = 0;
+    if (!found.newest) continue;
+    points[slot].checkpoint = found.newest->folder;
+    points[slot].num_steps = found.newest->step;
+  }
+}
+
+}  // namespace
+
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points) {
   auto channel_of = std::make_shared<WeightChannel*>(nullptr);
@@ -245,15 +283,16 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.learner = std::move(learner);
       setup.next = next;
       setup.is_live = is_live;
+      setup.is_restoring = is_restoring;
       setup.points = points;
       setup.points.resize(plan.num_slots());
-      for (const auto& [tenant, after] :
-           recorded_progress(recovery.trace(), owner, recovery.cuts().first_step(owner)))
-        if (!tenant.is_none() && tenant.index() < setup.points.size())
-          setup.points[tenant.index()].num_begins = after.num_begins;
+      add_joined_points(plan, recovery, owner, taken, setup.points);
       setup.tolerance = tolerance_of(plan);
-      setup.publish = [channel_of, &plan](TenantSlot tenant, const WeightSnapshot& weights) {
-        const AdapterId adapter(plan.in_slot(tenant).tenancy);
+      setup.publish = [channel_of, &recovery, owner](TenantSlot tenant,
+                                                     const WeightSnapshot& weights) {
+        const uint64_t cut_step = recovery.cuts().first_step(owner) - 1;
+        const TenantUse* use = recovery.trace().tenants().at(owner, cut_step, tenant);
+        const AdapterId adapter(use == nullptr ? 0 : use->tenancy);
         return (*channel_of)->publish(with_key(weights, {tenant, adapter}));
       };
       setup.on_divergence = [&recovery, owner](std::string what) {
@@ -277,6 +316,7 @@ std::shared_ptr<Resource> comparing_learner(std::shared_ptr<Learner> made, const
   setup.learner = std::move(made);
   setup.next = [&answers, owner] { return answers.take(owner); };
   setup.is_live = [] { return false; };
+  setup.is_restoring = is_restoring;
   setup.tolerance = tolerance_of(plan);
   setup.near = std::move(near);
   setup.points = std::move(points);
@@ -399,7 +439,7 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
       return std::shared_ptr<Resource>(std::move(replayed));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
-      return std::shared_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
+      return std::shared_ptr<Resource>(restored(std::make_shared<TracedLearner>(nullptr, next)));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
       return std::shared_ptr<Resource>(std::make_unique<TracedEngine>(next));
     // Nothing outside is asked again, at any depth.

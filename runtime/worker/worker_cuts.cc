@@ -28,6 +28,19 @@ std::vector<int64_t> for_all_slots(const Plan& plan, std::vector<int64_t> steps)
   return steps;
 }
 
+/// Tenants whose learners are in the process, with those that may join free slots.
+size_t num_trained(const Plan& plan, ProcessId process) {
+  size_t sum = tenants_trained_by(plan, process).size();
+  for (const GroupId group : plan.process(process).groups) {
+    const auto& owned = plan.group(group).resources;
+    const bool learns = std::ranges::any_of(owned, [&plan](int32_t resource) {
+      return plan.resources[static_cast<size_t>(resource)].kind == Learner::kResourceKind;
+    });
+    if (learns) sum += plan.free_slots.size();
+  }
+  return sum;
+}
+
 /// Adds the tenants that have joined this group and not left it.
 void add_slots(const GroupState& state, std::vector<CutSlot>& slots) {
   for (const SavedSlot& each : state.slots) {
@@ -61,7 +74,7 @@ std::vector<TenantSlot> tenants_trained_by(const Plan& plan, ProcessId process) 
 WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
     : setup_(std::move(setup)),
       order_(std::move(order)),
-      num_trained_(tenants_trained_by(*setup_.plan, setup_.process).size()),
+      num_trained_(num_trained(*setup_.plan, setup_.process)),
       collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
                  [this](ProcessCut&& cut) { made(std::move(cut)); }),
       waiting_(num_trained_, setup_.plan->trace.cut_every,
@@ -89,19 +102,26 @@ void WorkerCuts::tick(Time now, uint64_t num_steps) {
       if (num_trained_ > 1) requests = waiting_.requests(now);
     }
     for (const WaitingCuts::Request& each : requests) setup_.request(each);
-    return;
+    if (setup_.plan->free_slots.empty()) return;
   }
   if (!last_at_) {
     last_at_ = now;
     last_steps_ = num_steps;
   }
   const TraceSettings& trace = setup_.plan->trace;
-  const bool is_due = now - *last_at_ >= trace.cut_every ||
-                      num_steps - last_steps_ >= static_cast<uint64_t>(trace.cut_steps);
-  if (!is_due) return;
+  const bool has_many_steps =
+      num_trained_ == 0 && num_steps - last_steps_ >= static_cast<uint64_t>(trace.cut_steps);
+  if (now - *last_at_ < trace.cut_every && !has_many_steps) return;
+  if (num_trained_ > 0 && !may_begin_at_intervals(now)) return;
   last_at_ = now;
   last_steps_ = num_steps;
   begin();
+}
+
+/// Beside the cuts at checkpoints, which there may be none of while no tenant trains.
+bool WorkerCuts::may_begin_at_intervals(Time now) {
+  const std::lock_guard lock(mutex_);
+  return !began_ || now - *began_ >= setup_.plan->trace.cut_every;
 }
 
 /// With a learner, a cut would wait for a checkpoint, which is written at the end of the drain.

@@ -8,6 +8,8 @@
 /// committed checkpoint waits in memory until one that is not older is committed. Tenants
 /// that are late are asked for one (waiting_cuts.h). No checkpoint has open gradients: a cut in
 /// which a tenant had some waits for the checkpoint of a later step of that tenant.
+/// A process with learners and free slots also makes a cut when none began for `trace.cut_every`,
+/// because no tenant may be there.
 ///
 /// The newest two cuts of a start are kept, with the record after them. When every process of the
 /// run has a cut, older segments may be removed. Older cuts stay as long as their record, thinned
@@ -82,6 +84,7 @@ class WorkerCuts final : public CutSink {
  private:
   void begin();
   bool may_begin_beside_others();
+  bool may_begin_at_intervals(Time now);
   void made(ProcessCut&& cut);
   int64_t steps_before(TenantSlot tenant, const CutHead& head) const;
   void hand_over(std::optional<CutFile> cut);

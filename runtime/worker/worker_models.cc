@@ -167,7 +167,14 @@ Status train_step(const TrainStepArguments& arguments) {
         .note("choose another folder for the dump");
   ASSIGN_OR_RETURN(const TrainBatch batch, read_train_batch(arguments.batch));
   LearnerOptions options;
-  if (batch.loss == LossKind::kTopK) options.loss.kind = "gkd";  // no other objective reads it
+  if (batch.loss == LossKind::kTopK) {
+    options.loss.kind = "gkd";  // no other objective reads it
+    options.loss.jsd_beta = arguments.jsd_beta;
+  } else if (arguments.jsd_beta >= 0) {
+    return error(Code::kInvalid, "--jsd-beta has no effect: '{}' has no likeliest tokens",
+                 arguments.batch)
+        .note("it is of batches that a run with loss = { kind = \"gkd\" } kept; leave it out");
+  }
   options.optimizer.lr = arguments.lr;
   options.micro_batch_tokens = static_cast<int32_t>(arguments.micro_batch_tokens);
   options.device = arguments.device;

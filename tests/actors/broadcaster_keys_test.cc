@@ -151,19 +151,23 @@ TEST_F(SnapshotsLive, ASilentEngineIsSetAsideForEveryKeyInOneMessage) {
 }
 
 TEST_F(SnapshotsLive, AreAsManyAsAnEngineMayHaveAndNoMore) {
-  ASSERT_EQ(kWeightsKeysMax, 8192U);
-  ASSERT_TRUE(ready(kMoving, 0).ok());
-  for (uint32_t n = 1; n < kWeightsKeysMax; ++n) {
-    ASSERT_TRUE(ready(snapshot(n), 0).ok());
-    if (n + 1 < kWeightsKeysMax) node.forget_sent();
-  }
-  EXPECT_THAT(newest_update().others, SizeIs(kWeightsKeysMax - 1));
-  const Status one_more = ready(snapshot(kWeightsKeysMax), 0);
+  constexpr uint32_t kTenants = 64, kEach = kWeightsKeysMax / kTenants;
+  ASSERT_EQ(kTenants * kEach, 8192U);
+  node.set_tenants(std::vector<Tenant>(kTenants, testing::a_tenant()));
+  const auto ready_of = [&](uint32_t tenant, AdapterId adapter) {
+    return node.give("weights", WeightsReady{.version = PolicyVersion(0), .adapter = adapter},
+                     {.tenant = TenantSlot(tenant)});
+  };
+  for (uint32_t tenant = 0; tenant < kTenants; ++tenant)
+    for (uint32_t n = 0; n < kEach; ++n)
+      ASSERT_TRUE(ready_of(tenant, n == 0 ? kMoving : snapshot(n)).ok());
+  EXPECT_THAT(newest_update().others, SizeIs(kEach - 1)) << "the other keys of the tenant";
+  const Status one_more = ready_of(0, snapshot(kEach));
   ASSERT_FALSE(one_more.ok());
   EXPECT_EQ(one_more.error().code(), Code::kExhausted);
-  EXPECT_THAT(one_more.error().text(), HasSubstr("snapshot 8192 of tenant 'main'"));
+  EXPECT_THAT(one_more.error().text(), HasSubstr("snapshot 128 of tenant 'main'"));
   ASSERT_TRUE(drop(snapshot(7)).ok());
-  EXPECT_TRUE(ready(snapshot(kWeightsKeysMax), 0).ok());
+  EXPECT_TRUE(ready_of(0, snapshot(kEach)).ok());
 }
 
 }  // namespace

@@ -182,6 +182,16 @@ TEST_F(EngineKeys, ADropOfASnapshotThatIsStillComingEndsTheWait) {
   EXPECT_TRUE(engine.versions.of(snapshot(1)).is_none());
 }
 
+/// An error would set the engine aside, or fail the tenant.
+TEST_F(EngineKeys, ASnapshotThatTheChannelHasForgottenIsNotAnswered) {
+  publish(snapshot(1), 0);
+  weights->drop(snapshot(1));
+  update({.version = PolicyVersion(0), .adapter = snapshot(1).adapter});
+  ASSERT_TRUE(decode.advance(Duration::seconds(1)).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
+  EXPECT_FALSE(decode.timer("weights").has_value());
+}
+
 TEST_F(EngineKeys, ALoadReportsADropUntilOneHasArrived) {
   apply(kMovingKey, 0);
   EXPECT_TRUE(newest_load().is_whole) << "the first one of a connection";

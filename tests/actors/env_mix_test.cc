@@ -179,6 +179,13 @@ TEST_F(EnvWithACurriculum, GivesEachRowOnceInAPassAndNoneThatHasLeft) {
   EXPECT_THAT(later, Contains(first[1].source.row));
 }
 
+TEST_F(EnvWithACurriculum, AGroupWithoutARewardChangesNoPool) {
+  const auto first = tasks(1);
+  const auto seen = score({{first[0], std::numeric_limits<double>::quiet_NaN()}});
+  EXPECT_EQ(seen.fault, "");
+  EXPECT_THAT(rows_of(tasks(14)), Contains(first[0].source.row)) << "it is given again";
+}
+
 TEST_F(EnvWithACurriculum, ChoosesFewTasksBeforeTheyAreNeeded) {
   const auto with_room = [&](int64_t space) {
     env->set_room("task", space);

@@ -113,13 +113,17 @@ TEST_F(EnvStory, ATaskThatCannotBeMadeFaultsItsRolloutAndIsSkipped) {
   EXPECT_EQ(tasks[1].ordinal, 2U);
 }
 
-TEST_F(EnvStory, TooManyTaskFaultsInARowFailTheNode) {
+TEST_F(EnvStory, TooManyTaskFaultsInARowFailTheTenant) {
   puzzle->all_fail = true;
   EXPECT_TRUE(env->run_work().ok());
   EXPECT_TRUE(env->run_work().ok());
-  const auto third = env->run_work();
-  ASSERT_FALSE(third.ok());
-  EXPECT_THAT(third.error().text(), HasSubstr("3 tasks in a row"));
+  EXPECT_EQ(env->failure_of(TenantSlot(0)), nullptr) << "two of three";
+  EXPECT_TRUE(env->run_work().ok());
+  ASSERT_NE(env->failure_of(TenantSlot(0)), nullptr);
+  EXPECT_THAT(env->failure_of(TenantSlot(0))->text(), HasSubstr("3 tasks in a row failed"));
+  puzzle->all_fail = false;
+  EXPECT_FALSE(*env->run_work());
+  EXPECT_THAT(env->sent<Task>("task"), IsEmpty()) << "no task is given any more";
 }
 
 TEST_F(EnvStory, GivesTasksWhileTheEdgeHasRoom) {

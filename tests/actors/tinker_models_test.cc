@@ -56,7 +56,7 @@ TEST_F(TinkerStory, ASessionWithoutARequestEndsWithItsModel) {
   advance(Duration::seconds(300));
   EXPECT_THAT(said("get_info", R"({"model_id":"session-1:train:0"})"), StartsWith("404 "));
   EXPECT_THAT(said("session_heartbeat", R"({"session_id":"session-1"})"),
-              AllOf(StartsWith("410 "), HasSubstr("without a request for 300s")));
+              AllOf(StartsWith("410 "), HasSubstr("without a request for 5m")));
   new_model(new_session());
 }
 
@@ -134,6 +134,7 @@ TEST_F(TinkerStory, ATenantServesOneModelUntilItIsUnloaded) {
   const std::string model = new_model(session);
   const std::string second = future(post("create_model", create_model_body(session, 1)));
   EXPECT_THAT(answer(second), AllOf(HasSubstr("serves one model at a time"), HasSubstr(model),
+                                    HasSubstr("ends 5m after its last request"),
                                     HasSubstr(R"("category":"user")")));
   const uint64_t unloaded = post("unload_model", R"({"model_id":"session-1:train:0"})");
   EXPECT_THAT(reply(unloaded), HasSubstr(R"("model_id":"session-1:train:0")"));
@@ -190,6 +191,26 @@ TEST_F(TinkerStory, ATenantOfTheGraphsLoopIsNotServed) {
   key_of = "loop";
   EXPECT_THAT(said("create_session", R"({"sdk_version":"0.38.0"})"),
               AllOf(StartsWith("400 "), HasSubstr("no client trains tenant 'loop'")));
+}
+
+TEST_F(TinkerStory, APausedTenantWaitsAndOneThatLeavesTakesItsNamesWithIt) {
+  const std::string model = new_model(new_session());
+  const std::string sampler = new_sampler(model, 1, 0, 1 << 14);
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kPause).ok());
+  const std::string trained = future(pass(model, 2)), sampled = future(sample(sampler, 0));
+  EXPECT_THAT(passes(), IsEmpty());
+  EXPECT_THAT(requests(), IsEmpty());
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kResume).ok());
+  work();
+  EXPECT_THAT(passes(), SizeIs(1));
+  EXPECT_THAT(requests(), SizeIs(1));
+  ASSERT_TRUE(tinker().node().on_tenant(TenantSlot(0), TenantChange::Kind::kLeave).ok());
+  work();
+  EXPECT_THAT(said("session_heartbeat", R"({"session_id":"session-1"})"), StartsWith("404 "));
+  for (const std::string& request : {trained, sampled})
+    EXPECT_THAT(answer(request), StartsWith("404 "));
+  EXPECT_THAT(said("get_info", fmt::format(R"({{"model_id":"{}"}})", model)), StartsWith("404 "));
+  EXPECT_TRUE(tinker().idle());
 }
 
 TEST_F(TinkerStory, NamesOfAnotherTenantDoNotExist) {

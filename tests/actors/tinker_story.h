@@ -22,6 +22,7 @@ struct TinkerStory : ::testing::Test {
   static constexpr InstanceId kRouter{40};
 
   TinkerStory() {
+    options.session_timeout = Duration::seconds(300);
     tenants.push_back(a_tenant());
     Tenant& tenant = tenants.front();
     tenant.name = "alice";
@@ -155,14 +156,13 @@ struct TinkerStory : ::testing::Test {
     using tinker::ProtoWriter;
     const std::vector<int32_t> tokens = {97, 98};
     const std::vector<int64_t> targets = {98, 99};
-    ProtoWriter tensor, entry, input, datum, body;
+    ProtoWriter tensor, entry, datum, body;
     tensor.bytes(1, {reinterpret_cast<const char*>(targets.data()), targets.size() * 8});
     tensor.number(3, 2);
     tensor.number(4, 2);
     entry.bytes(1, "target_tokens");
     entry.bytes(2, std::move(tensor).finish());
-    input.bytes(1, chunk_of(tokens));
-    datum.bytes(1, std::move(input).finish());
+    datum.bytes(1, chunk_of(tokens));
     datum.bytes(2, std::move(entry).finish());
     body.bytes(1, model);
     body.number(2, static_cast<uint64_t>(seq));

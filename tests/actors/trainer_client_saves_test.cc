@@ -144,16 +144,16 @@ TEST_F(ClientStory, PublishedVersionsOfTheMovingKeyRise) {
   EXPECT_FALSE(trainer.sent<WeightsReady>("weights").back().is_last);
 }
 
-struct EverySecond : ClientStory {
+struct FoldersAndCheckpoints : ClientStory {
   static Tenant tenant() {
     Tenant made = a_client();
     made.checkpoint_every = 2;
     return made;
   }
-  EverySecond() : ClientStory(tenant()) {}
+  FoldersAndCheckpoints() : ClientStory(tenant()) {}
 };
 
-TEST_F(EverySecond, AFolderThatWasReplacedStaysUntilACheckpoint) {
+TEST_F(FoldersAndCheckpoints, AFolderThatWasReplacedStaysUntilACheckpoint) {
   work();
   change(WeightsAction::kSave, "a");
   change(WeightsAction::kSave, "a", true);

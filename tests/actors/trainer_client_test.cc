@@ -38,8 +38,6 @@ TEST_F(ClientStory, PassesAndAnUpdateAreTheCallsOfTheLearner) {
 TEST_F(ClientStory, AnUpdateIsReportedAsAStep) {
   pass(a_client_batch());
   const UpdateDone done = update();
-  EXPECT_THAT(trainer.metrics(), IsEmpty()) << "its time is not known yet";
-  pass(a_client_batch());
   ASSERT_THAT(trainer.metrics(), SizeIs(1));
   const PublishedMetrics& step = trainer.metrics().front();
   EXPECT_EQ(step.step, 1);
@@ -132,16 +130,16 @@ TEST_F(ClientStory, WaitsForItsClientWithATimerSoThatTheRunIsNotStalled) {
   EXPECT_FALSE(trainer.timer("save").has_value());
 }
 
-struct EverySecond : ClientStory {
+struct EverySecondUpdate : ClientStory {
   static Tenant tenant() {
     Tenant made = a_client();
     made.checkpoint_every = 2;
     return made;
   }
-  EverySecond() : ClientStory(tenant()) {}
+  EverySecondUpdate() : ClientStory(tenant()) {}
 };
 
-TEST_F(EverySecond, CheckpointsFollowUpdatesAndHaveNoOpenGradients) {
+TEST_F(EverySecondUpdate, CheckpointsFollowUpdatesAndHaveNoOpenGradients) {
   for (int i = 0; i < 5; ++i) {
     pass(a_client_batch());
     update();

@@ -131,8 +131,9 @@ TEST(LearnerMemory, HasTheLikeliestTokensOfATeacherInProportionToTheirNumber) {
   const auto* learner = full_catalog().find_resource("learner", "torch");
   const auto options = learner->options.make();
   const std::string folder = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/base";
-  const auto bytes_of = [&](int64_t top_k) {
+  const auto bytes_of = [&](int64_t top_k, int64_t max_off_policy_steps = 0) {
     Tenant tenant;
+    tenant.max_off_policy_steps = max_off_policy_steps;
     tenant.batch_size = 4;
     tenant.group_size = 2;
     tenant.teacher = {.model = "big", .top_k = top_k};
@@ -145,6 +146,8 @@ TEST(LearnerMemory, HasTheLikeliestTokensOfATeacherInProportionToTheirNumber) {
   EXPECT_EQ(bytes_of(0), 0);
   EXPECT_GT(bytes_of(1), 0);
   EXPECT_EQ(bytes_of(32), 32 * bytes_of(1));
+  // Two batches in flight and a copy of one; each version of staleness is another batch.
+  EXPECT_EQ(bytes_of(1, 3), 2 * bytes_of(1));
 }
 
 }  // namespace

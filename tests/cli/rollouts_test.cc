@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/program.h"
+#include "tests/trace/hosted_record.h"
 
 namespace primerl {
 namespace {
@@ -63,6 +64,29 @@ class Rollouts : public testing::Test {
   const std::filesystem::path& folder_ = scratch_.path();
 };
 
+/// The record of the run names the tenants that are not in its file.
+TEST_F(Rollouts, OfATenantThatJoinedAreFoundByItsNameAndNumber) {
+  write_text(folder_ / "graph.resolved.toml",
+             "[graph.tenant_limits]\ntenants_max = 2\n\n"
+             "[tenant.main]\nenvironment = { name = \"reverse_text\" }\n");
+  story::HostedRecord record(folder_);
+  for (const uint32_t tenancy : {0U, 1U}) {
+    record.change(story::kTrainer,
+                  record.join("alice", tenancy, "environment = { name = \"echo\" }\n"));
+    record.change(story::kTrainer, record.leave("alice", tenancy));
+  }
+  (void)record.close();
+  write_text(folder_ / "rollouts" / "main.jsonl", line("m", "trained", 1, 0.5));
+  write_text(folder_ / "rollouts" / "alice.jsonl", line("a0", "trained", 1, 0.5));
+  write_text(folder_ / "rollouts" / "alice-1.jsonl", line("a1", "trained", 2, 0.5));
+  EXPECT_THAT(names({"--tenant", "alice~1"}), ElementsAre("a1"));
+  EXPECT_THAT(names({"--tenant", "alice"}), ElementsAre("a0"));
+  EXPECT_THAT(names({"--environment", "echo"}), ElementsAre("a0", "a1"));
+  const auto unknown = run({"--tenant", "alice~2"});
+  EXPECT_NE(unknown.code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("tenants: alice, alice~1, main"));
+}
+
 TEST_F(Rollouts, ShowTheNewestThatWereTrained) {
   EXPECT_THAT(names({}), ElementsAre("r5", "r4", "r2"));
   EXPECT_THAT(names({"--count", "1"}), ElementsAre("r5"));
@@ -106,13 +130,13 @@ std::string conversation_line(size_t num_more) {
       R"({"rollout": "r7", "tenant": "main", "end": "trained", "step": 4, "reward": 1,)"
       R"( "staleness": 0, "turns": 2, "prompt": "Be brief.\n2+3?", "completion": "callFive."})",
       "line");
-  Json messages = *parse_json(
-      R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [)"
-      R"({"type": "text", "text": "2+3?"}]}, {"role": "assistant", "content": "",)"
-      R"( "reasoning": "I add.", "tool_calls": [{"type": "function", "function":)"
-      R"( {"name": "add", "arguments": {"a": 2}}}]}, {"role": "tool", "name": "add",)"
-      R"( "content": "5"}])",
-      "messages");
+  Json messages =
+      *parse_json(R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [)"
+                  R"({"type": "text", "text": "2+3?"}]}, {"role": "assistant", "content": "",)"
+                  R"( "reasoning": "I add.", "tool_calls": [{"type": "function", "function":)"
+                  R"( {"name": "add", "arguments": {"a": 2}}}]}, {"role": "tool", "name": "add",)"
+                  R"( "content": "5"}])",
+                  "messages");
   for (size_t i = 0; i < num_more; ++i)
     messages.push_back(Json::object().set("role", "assistant").set("content", "Five."));
   return line.set("messages", std::move(messages)).dump() + "\n";

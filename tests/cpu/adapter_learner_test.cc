@@ -231,12 +231,12 @@ TEST(AdapterLearnerOptions, TellWhatIsWrong) {
     return made.ok() ? "" : made.error().text();
   };
   EXPECT_EQ(fault({{kFirst}}), "");
-  EXPECT_THAT(fault({}), HasSubstr("a learner of 0 adapters: it may have 1 to 64"));
+  EXPECT_THAT(fault({}), HasSubstr("a learner of 0 adapters: it may have 1 to 1024"));
   std::vector<AdapterTraining> many;
-  for (uint32_t i = 0; i < 64; ++i) many.push_back({TenantSlot(i), {.rank = 1}});
+  for (uint32_t i = 0; i < 1024; ++i) many.push_back({TenantSlot(i), {.rank = 1}});
   EXPECT_EQ(fault(many), "");
-  many.push_back({TenantSlot(64), {.rank = 1}});
-  EXPECT_THAT(fault(many), HasSubstr("a learner of 65 adapters"));
+  many.push_back({TenantSlot(1024), {.rank = 1}});
+  EXPECT_THAT(fault(many), HasSubstr("a learner of 1025 adapters"));
   EXPECT_THAT(fault({{kFirst}, {kFirst}}), HasSubstr("tenant 0 has two adapters"));
   EXPECT_THAT(fault({{kSecond, {.rank = 0}}}), HasSubstr("tenant 1: the adapter's rank is 0"));
   EXPECT_THAT(fault({{kSecond, {}, at_rate(-1)}}), HasSubstr("tenant 1: "));

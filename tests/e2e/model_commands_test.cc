@@ -286,6 +286,39 @@ TEST(TrainStep, NamesTheFirstNumberThatDiffers) {
   EXPECT_EQ(compare("one", "nowhere").code, 2);
 }
 
+/// The likeliest tokens of a teacher at each token of one sample.
+std::string distilled_batch_file() {
+  TrainBatch batch;
+  batch.loss = LossKind::kTopK;
+  TrainSample& sample = batch.samples.emplace_back();
+  sample.tokens = {5, 9, 33, 80};
+  sample.loss_mask = {0, 1, 1, 1};
+  sample.top_tokens = {9, 33, 33, 80, 80, 2};
+  sample.top_logprobs = {-0.4F, -1.5F, -0.7F, -1.0F, -0.2F, -3.0F};
+  const auto file = new_scratch_folder() / "distilled.safetensors";
+  CHECK(write_train_batch(file, batch).ok(), "cannot write");
+  return file.string();
+}
+
+TEST(TrainStep, OfATeachersTokensHasTheDivergenceOfTheRun) {
+  const std::string model = (reference_models() / "qwen3").string();
+  const auto loss_with = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"train-step",           "--model", model, "--batch",
+                                      distilled_batch_file(), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto end = run_graph_program(words);
+    EXPECT_EQ(end.code, 0) << end.err;
+    return parse_json(end.out, "train-step").value().find("loss")->as_double();
+  };
+  const double forward = loss_with({});
+  EXPECT_EQ(loss_with({"--jsd-beta", "0"}), forward);
+  EXPECT_NE(loss_with({"--jsd-beta", "1"}), forward);
+  const auto plain = run_graph_program(
+      {"train-step", "--model", model, "--batch", batch_file(), "--jsd-beta", "1"});
+  EXPECT_EQ(plain.code, 2);
+  EXPECT_THAT(plain.err, HasSubstr("--jsd-beta has no effect"));
+}
+
 TEST(TrainStep, NeverReplacesItsOwnBatchByItsDump) {
   const auto folder = new_scratch_folder();
   std::filesystem::copy_file(batch_file(), folder / "step.safetensors");

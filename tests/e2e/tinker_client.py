@@ -41,7 +41,7 @@ def train():
     tokens = tokenizer.encode("the c", add_special_tokens=False)
     first = sample(sampling, tokens, temperature=1.0)
     seen["samples"] = [len(each.tokens) for each in first.sequences]
-    # Training goes on: the snapshot does not.
+    # Training continues, and the snapshot stays as it is.
     rl_loop.supervised(training, tokenizer, 2)
     again = sample(sampling, tokens, temperature=1.0)
     seen["same"] = [each.tokens for each in first.sequences] == [

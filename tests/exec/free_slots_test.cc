@@ -70,9 +70,11 @@ TEST(FreeSlots, OfASharedGroupHaveNoStateAndGetNoCommand) {
   EXPECT_TRUE(state.actors[1].state.body.empty());
   EXPECT_TRUE(stage.actors.restore_actors(state).ok());
   EXPECT_TRUE(stage.actors.are_idle());
-  const InstanceId vacant = stage.plan->group(GroupId(0)).instances[1];
-  EXPECT_FALSE(input_for(*stage.plan, vacant, message_type<Number>(), {}).has_value());
-  EXPECT_FALSE(input_for(*stage.plan, vacant, message_type<Number>(), TenantSlot(1)).has_value());
+  stage.actors.command({1, TenantSlot(1), Payload::of(Number{3, {}})}, Time());
+  EXPECT_TRUE(stage.links.inbox().empty()) << "no actor gets it";
+  EXPECT_THAT(stage.answers, ::testing::IsEmpty());
+  stage.actors.command({2, {}, Payload::of(Number{3, {}})}, Time());
+  EXPECT_EQ(stage.links.inbox().size(), 1U) << "the actor of the tenant that is there";
 }
 
 /// A shared actor would look for a tenant that does not exist.

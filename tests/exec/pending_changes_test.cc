@@ -19,6 +19,8 @@ TEST(PendingChanges, AreMadeWhenTheLastGroupMadeThem) {
   EXPECT_FALSE(changes.made(GroupId(1), join, ok())) << "a group that is not concerned";
   EXPECT_FALSE(changes.made(GroupId(0), join, ok()));
   EXPECT_FALSE(changes.made(GroupId(0), join, ok())) << "told twice";
+  EXPECT_THAT(changes.left_for(GroupId(0)), ::testing::IsEmpty());
+  EXPECT_THAT(changes.left_for(GroupId(2)), ::testing::ElementsAre(join));
   const auto made = changes.made(GroupId(2), join, ok());
   ASSERT_TRUE(made.has_value());
   EXPECT_EQ(made->change, join);

@@ -137,6 +137,10 @@ SmallGraph& SmallGraph::edge(const std::string& from, const std::string& to, Edg
 std::shared_ptr<const Plan> SmallGraph::plan() {
   Plan& plan = parts_->plan;
   plan.settings = settings;
+  if (num_free_slots > 0) {
+    plan.settings.tenant_limits.tenants_max = static_cast<int64_t>(plan.num_slots());
+    plan.settings.tenant_limits.rank = 1;
+  }
   while (std::cmp_less(plan.free_slots.size(), num_free_slots)) {
     plan.free_slots.insert(plan.free_slots.begin(), plan.tenants.back());
     plan.tenants.pop_back();

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "graph/outside.h"
 #include "runtime/exec/group_tenants.h"
 #include "tests/exec/small_graph.h"
 
@@ -41,11 +42,12 @@ class Hosted : public StepHooks {
     options_.seed = seed;
     options_.step_hooks = this;
     options_.is_hosted = true;
-    options_.make_tenant = [](const Plan&, const TenantChange& change) {
+    options_.make_tenant = [this](const Plan&, const TenantChange& change) {
       auto tenant = std::make_shared<Tenant>();
       tenant->name = change.name;
       tenant->slot = change.slot;
       tenant->tenancy = change.tenancy;
+      tenant->environment.contract = environment;
       return Result<std::shared_ptr<const Tenant>>(std::move(tenant));
     };
     options_.events.tenant_changed = [this](const TenantChange& change, const Status& status) {
@@ -60,7 +62,10 @@ class Hosted : public StepHooks {
   VirtualExecutor& run() {
     if (executor_ != nullptr) return *executor_;
     graph_.node("source", {.strings = source, .contract = make_source, .per_tenant = true})
-        .node("middle", {.strings = middle, .per_tenant = true})
+        .node("middle",
+              {.strings = middle,
+               .contract = [this](Contract& contract) { contract.asks_outside = asks_outside; },
+               .per_tenant = true})
         .node("sink", {.strings = sink})
         .edge("source.out", "middle.in")
         .edge("middle.out", "sink.in");
@@ -121,6 +126,8 @@ class Hosted : public StepHooks {
   }
 
   Strings source, middle, sink;
+  bool asks_outside = false;                         // `middle` may
+  const EnvironmentContract* environment = nullptr;  // of tenants that join
   MemoryHostServices services;
   std::vector<std::string> lived;    // actors that started, drained or heard of a tenant
   std::vector<std::string> arrived;  // "name:value" at the sink
@@ -251,6 +258,22 @@ TEST(TenantSteps, AJoinThatFailsLeavesTheSlotFree) {
   hosted.join_and_start(1, 1, "bob");
   EXPECT_THAT(hosted.arrived, Contains("bob:5"));
   hosted.expect_balance();
+}
+
+/// Its group was planned without workers for it.
+TEST(TenantSteps, ATenantThatAsksOutsideCannotJoin) {
+  EnvironmentContract python;
+  python.outside = [](const void*) { return OutsidePool(); };
+  Hosted hosted;
+  hosted.asks_outside = true;
+  hosted.environment = &python;
+  hosted.change(Kind::kJoin, 1, 0, "alice");
+  ASSERT_EQ(hosted.events.size(), 1U);
+  EXPECT_THAT(hosted.events[0], HasSubstr("'alice' runs outside of the process"));
+  hosted.environment = nullptr;
+  hosted.leave(1, 0, "alice");
+  hosted.join_and_start(1, 1, "bob");
+  EXPECT_THAT(hosted.arrived, Contains("bob:5"));
 }
 
 TEST(TenantSteps, APauseHoldsTheSourceUntilItEnds) {

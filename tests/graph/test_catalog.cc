@@ -7,76 +7,12 @@
 #include <fstream>
 
 #include "graph/base/json.h"
+#include "tests/graph/test_notes.h"
 
 namespace primerl::testing {
 namespace {
+
 namespace fs = std::filesystem;
-template <int kNumber>
-struct Note {
-  static constexpr std::string_view kNames[] = {
-      "Task",       "GenerateRequest", "PrefillDone",  "Completion",    "TrajectoryGroup",
-      "GroupEnded", "WeightsReady",    "PolicyUpdate", "PolicyApplied", "PolicyLive",
-      "EngineLoad", "Cancel",          "Action",       "Observation"};
-  static constexpr std::string_view kName = kNames[kNumber];
-  static constexpr uint32_t kVersion = 1;
-  uint64_t id = 0;
-  template <class F>
-  static void fields(F& f) {
-    f("id", &Note::id);
-  }
-};
-using Task = Note<0>;
-using GenerateRequest = Note<1>;
-using PrefillDone = Note<2>;
-using Completion = Note<3>;
-using TrajectoryGroup = Note<4>;
-using GroupEnded = Note<5>;
-using WeightsReady = Note<6>;
-using PolicyUpdate = Note<7>;
-using PolicyApplied = Note<8>;
-using PolicyLive = Note<9>;
-using EngineLoad = Note<10>;
-using Cancel = Note<11>;
-using Action = Note<12>;
-using Observation = Note<13>;
-
-struct FakeEngine : Resource {
-  static constexpr std::string_view kResourceKind = "engine";
-};
-struct FakeLearner : Resource {
-  static constexpr std::string_view kResourceKind = "learner";
-};
-struct FakeWeights : Resource {
-  static constexpr std::string_view kResourceKind = "weight_channel";
-};
-struct FakeTokenizer : Resource {
-  static constexpr std::string_view kResourceKind = "tokenizer";
-};
-
-template <class Options>
-class Quiet : public Actor {
- public:
-  explicit Quiet(const Options&) {}
-  template <class T>
-  Status take(const T&) {
-    return ok();
-  }
-  Status tick() { return ok(); }
-  Out<Task> task;
-  Out<GenerateRequest> generate;
-  Out<PrefillDone> done;
-  Out<Completion> completion, refused;
-  Out<TrajectoryGroup> group;
-  Out<GroupEnded> ended;
-  Out<WeightsReady> weights;
-  Out<PolicyUpdate> update;
-  Out<PolicyApplied> applied;
-  Out<PolicyLive> live;
-  Out<EngineLoad> load;
-  Out<Cancel> cancel;
-  Out<Action> action;
-  Out<Observation> observation;
-};
 
 struct NoOptions {};
 struct EnvOptions {
@@ -211,6 +147,12 @@ Contract trainer_contract() {
       .uses<FakeLearner>("learner", &TrainerOptions::learner, "which learner")
       .uses<FakeWeights>("weights", &TrainerOptions::weights, "where new weights go")
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
+      .in("pass", &A::take<PassRequest>, "a pass of a client", optional_port())
+      .in("update", &A::take<PassRequest>, "an update of a client", optional_port())
+      .in("weights", &A::take<PassRequest>, "weights for a client", optional_port())
+      .out("passed", &A::passed, "a pass is done", optional_port(), at_most(1))
+      .out("updated", &A::passed, "an update is done", optional_port(), at_most(1))
+      .out("weights_done", &A::passed, "weights are there", optional_port(), at_most(1))
       .out("weights", &A::weights, "a version is published", recorded(), work_burst(1))
       .out("ended", &A::ended, "how a group ended", recorded())
       .demands(
@@ -233,6 +175,29 @@ Contract broadcaster_contract() {
       .in("applied", &A::take<PolicyApplied>, "weights are in use")
       .out("update", &A::update, "take these weights", broadcast())
       .out("live", &A::live, "every engine has it", broadcast())
+      .single()
+      .stateless();
+}
+
+struct TinkerOptions {
+  std::string listener, model;
+};
+
+Contract tinker_contract() {
+  using A = Quiet<TinkerOptions>;
+  return ContractOf<A, TinkerOptions>("tinker", "serves clients")
+      .uses<FakeOutside>("listener", &TinkerOptions::listener, "which listener")
+      .uses<FakeTokenizer>("tokenizer", &TinkerOptions::model, "whose tokenizer")
+      .in("completion", &A::take<Completion>, "an answer", at_most(64))
+      .in("policy", &A::take<PolicyLive>, "the live version", latest_wins())
+      .in("passed", &A::take<PassDone>, "a pass is done", at_most(1))
+      .in("updated", &A::take<PassDone>, "an update is done", at_most(1))
+      .in("weights_done", &A::take<PassDone>, "weights are there", at_most(1))
+      .out("generate", &A::generate, "a prompt to continue")
+      .out("cancel", &A::cancel, "stop a request", at_most(64))
+      .out("pass", &A::pass, "data of a client")
+      .out("update", &A::pass, "a step of a client")
+      .out("weights", &A::pass, "weights for a client")
       .single()
       .stateless();
 }
@@ -381,6 +346,22 @@ ResourceContract weight_channel(const std::string& backend) {
   return contract;
 }
 
+struct ListenerOptions {
+  std::string listen, key_prefix;
+};
+
+ResourceContract listener() {
+  ResourceContract contract;
+  contract.kind = "outside";
+  contract.backend = "http";
+  contract.doc = "listens";
+  contract.options = OptionsOf<ListenerOptions>()
+                         .field("listen", &ListenerOptions::listen, any(), "where")
+                         .field("key_prefix", &ListenerOptions::key_prefix, any(), "of keys")
+                         .take();
+  return contract;
+}
+
 Status validate_letters(const void* bound) {
   const auto& options = *static_cast<const LetterOptions*>(bound);
   if (options.length_min <= options.length_max) return ok();
@@ -424,12 +405,12 @@ Catalog make_catalog() {
   catalog.actors = {env_contract(),         rollout_contract(), router_contract(),
                     prefill_contract(),     decode_contract(),  trainer_contract(),
                     broadcaster_contract(), counter_contract(), relay_contract(),
-                    scorer_contract(),      mesh_contract()};
+                    scorer_contract(),      mesh_contract(),    tinker_contract()};
   catalog.messages = {&message_type<Task>(), &message_type<GenerateRequest>()};
   catalog.resources = {engine("torch", true),    engine("scripted", false),
                        learner("torch", true),   learner("scripted", false),
                        weight_channel("memory"), weight_channel("shm"),
-                       weight_channel("stream")};
+                       weight_channel("stream"), listener()};
   using O = LetterOptions;
   EnvironmentContract letters;
   letters.name = "reverse_text";

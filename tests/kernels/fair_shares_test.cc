@@ -61,7 +61,7 @@ TEST(LearnerTurns, ForgetWhoHasLeftWithItsTokens) {
     chosen = turns.ask(comes, 80, work_call);
     turns.ask(stays, 80, work_call);
     if (chosen.empty()) continue;
-    EXPECT_THAT(chosen, ElementsAre(comes)) << "it pays for nobody";
+    EXPECT_THAT(chosen, ElementsAre(comes)) << "the earlier tenant's tokens are not its own";
   }
 }
 

@@ -24,6 +24,7 @@ class PlainEngine final : public Engine {
     if (snapshot.version == PolicyVersion(9)) return error(Code::kInvalid, "refused");
     return uint64_t{5};
   }
+  void drop(WeightsKey key) override { last_dropped = key; }
   EngineState state() const override {
     EngineState state;
     state.num_waiting = 4;
@@ -38,6 +39,7 @@ class PlainEngine final : public Engine {
   std::string describe() const override { return "plain"; }
 
   int num_steps = 0;
+  WeightsKey last_dropped;
 };
 
 /// An engine that pauses itself, as those that repeat a record do.
@@ -69,6 +71,7 @@ class Listener final : public EngineObserver {
   void applied(const WeightSnapshot&, const Result<std::optional<uint64_t>>& count) override {
     hear(fmt::format("applied {}", count.ok() ? static_cast<int64_t>(count->value_or(0)) : -1));
   }
+  void dropped(WeightsKey key) override { hear(fmt::format("dropped {}", key)); }
   void paused(bool is_paused) override { hear(fmt::format("paused {}", is_paused)); }
   void holders_shown(const std::vector<EngineHolder>& holders) override {
     hear(fmt::format("holders {}", holders.size()));
@@ -141,6 +144,14 @@ TEST_F(AnObservedEngine, ReportsWeightsThatAreAppliedAndThoseThatAreRefused) {
   EXPECT_FALSE(engine_.apply({{}, PolicyVersion(9), {}}).ok());
   EXPECT_THAT(take_heard(),
               ElementsAre("a: applying", "b: applying", "a: applied -1", "b: applied -1"));
+}
+
+TEST_F(AnObservedEngine, DropsAKeyAndReportsIt) {
+  const WeightsKey key{TenantSlot(2), AdapterId(1)};
+  engine_.drop(key);
+  EXPECT_EQ(plain_->last_dropped, key);
+  EXPECT_THAT(take_heard(),
+              ElementsAre("a: dropped adapter 1 of tenant 2", "b: dropped adapter 1 of tenant 2"));
 }
 
 TEST_F(AnObservedEngine, MakesNoStepWhileItIsPaused) {

@@ -254,13 +254,13 @@ TEST_F(HttpStory, ARequestAndItsReplyHaveAContentType) {
   made.content_type = "application/x-protobuf";
   ask(2, reply_call(made));
   EXPECT_TRUE(sent(2));
-  EXPECT_THAT(one.hear("bytes"), HasSubstr("\r\nContent-Type: application/x-protobuf\r\n"));
+  EXPECT_THAT(one.hear_until("bytes"), HasSubstr("\r\nContent-Type: application/x-protobuf\r\n"));
   one.say(post("2", "Content-Type: application/json; charset=utf-8\r\n"));
   accept(3);
   EXPECT_EQ(request_of(3).content_type, "");
   EXPECT_THAT(answer_to(3).body, Not(HasSubstr("json"))) << "records stay as they were";
   reply(4, 3);
-  EXPECT_THAT(one.hear("{}"), HasSubstr("\r\nContent-Type: application/json\r\n"));
+  EXPECT_THAT(one.hear_until("{}"), HasSubstr("\r\nContent-Type: application/json\r\n"));
   EXPECT_THAT(refused(post("1", fmt::format("Content-Type: {}\r\n", std::string(129, 'a')))),
               AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("Content-Type has up to 128")));
   auto longest = client();

@@ -83,12 +83,12 @@ TEST_F(TenantEvents, TellTheTableOfAJoin) {
 }
 
 TEST_F(TenantEvents, NarrowAFilterToOneUse) {
-  EXPECT_THAT(found(*trace_, {.tenants = {"main"}}), ElementsAre("trainer.main:1"));
+  EXPECT_THAT(found(*trace_, {.tenants = {"main"}}), ElementsAre("trainer:1"));
   EXPECT_THAT(found(*trace_, {.tenants = {"bob"}}),
-              ElementsAre("trainer:5", "rollout:4", "rollout:5", "trainer.main:6", "rollout:6",
-                          "trainer:7"));
+              ElementsAre("trainer:5", "rollout.main:4", "rollout.main:5", "trainer:6",
+                          "rollout.main:6", "trainer:7"));
   EXPECT_THAT(found(*trace_, {.tenants = {"alice~2"}}),
-              ElementsAre("trainer:8", "rollout:7", "rollout:8", "trainer.main:9"));
+              ElementsAre("trainer:8", "rollout.main:7", "rollout.main:8", "trainer:9"));
   EXPECT_EQ(found(*trace_, {.tenants = {"alice"}}).size(), 10U) << "both uses of the name";
   EXPECT_EQ(found(*trace_, {.tenants = {"slot-1"}}).size(), 16U) << "all uses of the slot";
   const auto unknown = StepFilter::make(*trace_, {.tenants = {"bob~2"}});

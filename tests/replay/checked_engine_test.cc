@@ -24,6 +24,7 @@ class ToldEngine final : public Engine {
   Status submit(SequenceRequest) override { return submitted; }
   Status take_over(SequenceId) override { return ok(); }
   void abort(SequenceId id) override { aborted.push_back(id); }
+  void drop(WeightsKey key) override { dropped.push_back(key); }
   void expire(SequenceId) override {}
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
@@ -39,6 +40,7 @@ class ToldEngine final : public Engine {
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   std::vector<SequenceId> aborted;
+  std::vector<WeightsKey> dropped;
   bool is_prepared = true;
   int num_applied = 0;
 };
@@ -177,6 +179,15 @@ TEST_F(ACheckedEngine, IsToldWhatIsNotInTheRecord) {
   const auto of = checked(std::move(told));
   of->abort(SequenceId(9));
   EXPECT_THAT(engine.aborted, ElementsAre(SequenceId(9)));
+}
+
+TEST_F(ACheckedEngine, DropsTheKeysThatTheRecordedRunDropped) {
+  auto told = std::make_unique<ToldEngine>();
+  ToldEngine* const real = told.get();
+  const auto engine = checked(std::move(told));
+  const WeightsKey key{TenantSlot(1), AdapterId(2)};
+  engine->drop(key);
+  EXPECT_THAT(real->dropped, ElementsAre(key));
 }
 
 }  // namespace

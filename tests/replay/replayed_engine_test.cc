@@ -90,6 +90,21 @@ TEST_F(AReplayedEngine, IsMadeAnewWithTheWeightsAndTheUnfinishedSequences) {
   EXPECT_THAT(divergences_, IsEmpty());
 }
 
+TEST_F(AReplayedEngine, DoesNotContinueADroppedKeyWhenItIsMadeAnew) {
+  begin_four();
+  SequenceRequest other = sequence_request(5);
+  other.tenant = TenantSlot(1);
+  EXPECT_TRUE(engine_->submit(other).ok());
+  engine_->drop({});
+  EXPECT_EQ(now().calls.back(), "drop tenant 0");
+  resumed_with(4);
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(now().calls, ElementsAre("submit 5", "step"));
+  EXPECT_THAT(ends(engine_->take_finished()),
+              ElementsAre("1 cancelled", "2 cancelled", "3 cancelled"));
+  EXPECT_THAT(divergences_, IsEmpty());
+}
+
 TEST_F(AReplayedEngine, IsMadeAnewAsOftenAsItsRunWasResumed) {
   begin_four();
   resumed_with(3);

@@ -411,7 +411,7 @@ TEST_F(ResumingEngine, FailsAtEveryCallWhenItsWeightsDoNotFit) {
   EXPECT_THAT(real_->calls, ElementsAre("apply 7"));
 }
 
-// The tenant left in the record: nothing of it goes on, and its weights are not applied.
+// The tenant left in the record: its sequences end, and its weights are not applied.
 TEST_F(ResumingEngine, DoesNotContinueADroppedKey) {
   put_four_in_flight();
   const WeightsKey gone;

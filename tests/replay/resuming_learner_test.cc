@@ -138,6 +138,32 @@ TEST_F(AResumingLearner, PublishesNoWeightsForAStateThatIsNewerThanItsCheckpoint
   }
 }
 
+/// A saved state has a tenant that had joined before. Its group makes it again outside of steps,
+/// and the record after the state has no answer to that.
+TEST(AResumingLearnerOfASavedState, MakesItsTenantsWithoutAnAnswerOfTheRecord) {
+  ScriptedLearnerOptions options;
+  options.free_slots = {TenantSlot(0)};
+  AdapterTraining joined;
+  joined.adapter.rank = 2;
+  ResumingLearnerSetup setup;
+  setup.learner = make_scripted_learner(options).value();
+  int num_asked = 0;
+  setup.next = [&num_asked]() -> const std::vector<std::byte>* {
+    ++num_asked;
+    return nullptr;
+  };
+  setup.is_live = [] { return false; };
+  setup.is_restoring = [] { return true; };
+  setup.points.resize(1);
+  setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
+  const auto learner = make_resuming_learner(std::move(setup));
+  const Status begun = learner->begin_tenant(joined);
+  EXPECT_TRUE(begun.ok()) << begun.error().text();
+  EXPECT_EQ(num_asked, 0);
+  EXPECT_TRUE(learner->restore_state(written_state(LearnerProgress())).ok());
+  EXPECT_FALSE(learner->begin_tenant(joined).ok()) << "the real learner has it";
+}
+
 TEST_F(AResumingLearner, PartsBeyondIt) {
   const double most = kDeviceTolerance.report_relative +
                       kDeviceTolerance.report_absolute / std::abs(recorded_.loss);

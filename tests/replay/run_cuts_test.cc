@@ -6,7 +6,10 @@
 
 #include <fstream>
 
+#include "graph/base/files.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/run_folder.h"
 #include "tests/replay/replay_run.h"
 #include "tests/store/scratch_folder.h"
 
@@ -100,6 +103,28 @@ TEST_F(CutsOfARun, WithOpenGradientsNeedACheckpointOfALaterStep) {
   EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("its learner had open gradients after 20 steps, "
                                                   "the newest checkpoint is of step 20")));
   EXPECT_EQ(choose(21).files.size(), 1U);
+}
+
+/// The slot's number says nothing: the checkpoints are those of its tenant.
+TEST_F(CutsOfARun, OfATenantThatJoinedNeedItsOwnCheckpoint) {
+  const auto record = scratch.path() / "trace";
+  std::filesystem::create_directories(record);
+  CutHead joined = head(1);
+  joined.learner_steps = {{0, 3}};
+  joined.slots = {{TenantSlot(0), 1, "bob"}, {TenantSlot(0), 2, "alice"}};
+  ASSERT_TRUE(write_cut(record, joined, {}).ok());
+  const auto choose_from = [&] {
+    return choose_cuts(*plan, record, kRun, std::vector<int64_t>{20});
+  };
+  EXPECT_TRUE(choose_from().files.empty());
+  EXPECT_THAT(choose_from().notes, ElementsAre(HasSubstr("the newest checkpoint is of step -1")));
+  const auto folder = checkpoints_folder(scratch.path(), "alice~2", plan->layout_tenants());
+  CheckpointStore store(system_files(), folder, "alice", {});
+  for (const int64_t step : {2, 3}) {
+    ASSERT_TRUE(store.begin(step).ok());
+    ASSERT_TRUE(store.commit(step, Json::object().set("version", step)).ok());
+    EXPECT_EQ(choose_from().files.size(), step == 3 ? 1U : 0U) << step;
+  }
 }
 
 /// Cuts beside a recorded run: a replay, or a fork, begins with one of them.

@@ -178,6 +178,8 @@ class Fate {
     return ok();
   }
 
+  bool has_dead() const { return !dead_.empty(); }
+
  private:
   /// As if the engines had been asked very often already whether a version is prepared.
   Status let_preparations_pass(VirtualExecutor& executor) {
@@ -275,7 +277,9 @@ WorldRun run_world(uint64_t number, const WorldHooks& hooks) {
   if (!run.differs) {
     const RunOutcome outcome = executor.wait();
     run.end = outcome.status.ok() ? "ok" : outcome.status.error().text();
-    if (outcome.end == RunEnd::kStalled) run.end += "\n" + outcome.stall.text();
+    run.has_stalled = outcome.end == RunEnd::kStalled;
+    run.has_dead = fate.has_dead();
+    if (run.has_stalled) run.end += "\n" + outcome.stall.text();
     const int code = outcome.status.ok() ? 0 : static_cast<int>(outcome.status.error().code());
     marks.add(fmt::format("{} {} {}", static_cast<int>(outcome.end), code, run.end));
     for (const auto& [name, value] : executor.counters())

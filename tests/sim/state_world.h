@@ -40,6 +40,8 @@ struct WorldRun {
   uint64_t num_events = 0;
   bool differs = false;  // the marks differ from `expected`
   std::string end;       // for a person
+  bool has_stalled = false;
+  bool has_dead = false;  // a process was down at the end: it comes back after a number of events
 };
 
 std::shared_ptr<const Plan> world_plan(uint64_t world);

@@ -292,7 +292,7 @@ class TalkingEnvironment final : public Environment {
     if (!spec_.has_faulty_answers) return step;
     if (draw % 29 == 0) return error(Code::kUnavailable, "this answer is made to fail");
     if (draw % 31 == 0) step.reward = std::numeric_limits<double>::quiet_NaN();
-    if (draw % 37 == 0) step.text = std::string(40, 'z');
+    if (draw % 37 == 0) step.text = std::string(50, 'z');
     return step;
   }
 
@@ -387,10 +387,11 @@ std::unique_ptr<World> make_world(uint64_t number) {
     set(fmt::format("node.rollout.max_inflight={}", spec.kind == WorldKind::kCrowd ? 200
                                                     : one_of(random, 3)            ? 64
                                                                         : 6 + random.below(20)));
-    if (spec.has_faulty_tasks) set(fmt::format("node.env.task_faults_max={}", 2 + random.below(3)));
+    if (spec.has_faulty_tasks) set(fmt::format("node.env.task_faults_max={}", 3 + random.below(3)));
     set(fmt::format("node.rollout.log_tokens={}", one_of(random, 3)));
     set(fmt::format("node.rollout.attempts_max={}", 1 + random.below(4)));
-    set("node.env.text_bytes_max=30");
+    // The prompts of a cache-aware world are longer, and none of them may be too long.
+    set(fmt::format("node.env.text_bytes_max={}", spec.policy == "cache_aware" ? 40 : 30));
     set(fmt::format("node.env.worlds_max={}", one_of(random, 2) ? 3 : 100));
     set("node.broadcaster.applied_max=\"30ms\"");
     if (!places_of(spec).empty()) set("resource.weights.backend=\"auto\"");

@@ -151,7 +151,7 @@ TEST(WaitingCuts, AreDroppedWhenANewerOneLacksTheirGradients) {
 }
 
 TEST(WaitingCuts, StayWhenANewerOneHasUsedTheirGradients) {
-  WaitingCuts cuts(1, kCutEvery, {5});
+  WaitingCuts cuts(2, kCutEvery, {5, 0});
   EXPECT_FALSE(cuts.add(open_cut(1, {5}, 0)));
   EXPECT_FALSE(cuts.add(waiting_cut(2, {6})));
   EXPECT_FALSE(cuts.add(open_cut(3, {6}, 0)));

@@ -312,6 +312,24 @@ TEST(WorkerCuts, WithGradientsThatAreDiscardedGiveWayToANewOne) {
   EXPECT_EQ(cutting.files().size(), 1U) << "the older cut was dropped";
 }
 
+/// While no tenant trains there is no checkpoint, but the record grows.
+TEST(WorkerCuts, OfALearnerWithFreeSlotsAreDueAfterATimeToo) {
+  Cutting cutting(true);
+  cutting.learner_steps[0] = 0;
+  cutting.plan->free_slots.push_back(cutting.plan->tenants.front());
+  cutting.cuts->tick(at(0), 0);
+  cutting.cuts->tick(at(59'999'999'999), 5000);
+  EXPECT_EQ(cutting.num_ordered, 0);
+  cutting.cuts->tick(at(60'000'000'000), 5001);
+  EXPECT_EQ(cutting.num_ordered, 1);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  cutting.cuts->tick(at(100'000'000'000), 5002);
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 10);
+  EXPECT_EQ(cutting.num_ordered, 2);
+  cutting.cuts->tick(at(120'000'000'000), 5003);
+  EXPECT_EQ(cutting.num_ordered, 2) << "one has begun 20 s before";
+}
+
 TEST(WorkerCuts, NameTheTenantsThatHaveJoined) {
   Cutting cutting(true);
   cutting.slots = {

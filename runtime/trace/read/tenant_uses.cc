@@ -63,6 +63,7 @@ void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChang
 
 void TenantUses::add(const CutHead& cut) {
   for (const CutSlot& saved : cut.slots) {
+    if (saved.slot.index() >= slot_names_.size()) continue;  // it is of another graph
     const size_t use = use_of(saved.slot, saved.tenancy, saved.name, cut.at);
     for (const auto& [group, step] : cut.steps)
       add_mark(GroupId(group), saved.slot, {step, MarkKind::kPresent, use});
