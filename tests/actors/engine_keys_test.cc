@@ -123,6 +123,24 @@ TEST_F(EngineKeys, ADropWaitsUntilThePromptsOfTheKeyAreComplete) {
   EXPECT_THAT(engine.waiting, ElementsAre(id(2))) << "the prompt of another key";
 }
 
+/// The prompt is complete, and Prefill has not read that yet.
+TEST_F(EngineKeys, ADropInDecodeWaitsUntilPrefillHasHandedThePromptOver) {
+  apply(snapshot(1), 0);
+  ask(1, snapshot(1));
+  const PolicyUpdate dropped{.adapter = snapshot(1).adapter, .is_dropped = true};
+  ASSERT_TRUE(decode.give("update", dropped, rollout).ok());
+  engine.prefill(id(1));
+  ASSERT_TRUE(decode.run_work().ok());
+  EXPECT_THAT(engine.dropped, IsEmpty());
+  turn();
+  turn();
+  EXPECT_THAT(engine.dropped, ElementsAre(snapshot(1)));
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
+  EXPECT_EQ(answers()[0].session, 71U);
+  EXPECT_EQ(decode.emissions("completion")[0].options.origin, rollout.origin);
+}
+
 TEST_F(EngineKeys, ADropAfterTheCancelOfItsPromptWaitsForNothing) {
   apply(snapshot(1), 0);
   ask(1, snapshot(1));
@@ -182,8 +200,57 @@ TEST_F(EngineKeys, ADropOfASnapshotThatIsStillComingEndsTheWait) {
   EXPECT_TRUE(engine.versions.of(snapshot(1)).is_none());
 }
 
+/// The update that named the version was replaced by the drop.
+TEST_F(EngineKeys, ADropIsAnsweredWithWhatIsAppliedAlready) {
+  for (int64_t version = 0; version < 4; ++version) publish(kMovingKey, version);
+  update({.version = PolicyVersion(0)});
+  ASSERT_EQ(engine.versions.of(kMovingKey), PolicyVersion(3)) << "the newest for a retired one";
+  apply(snapshot(1), 0, {at(kMovingKey, 0)});
+  apply(snapshot(2), 0, {at(kMovingKey, 0), at(snapshot(1), 0)});
+  prefill.forget_sent();
+  drop(snapshot(1), {at(kMovingKey, 3), at(snapshot(2), 0)});
+  const auto applied = prefill.sent<PolicyApplied>("applied");
+  ASSERT_THAT(applied, SizeIs(1)) << "a handler sends one";
+  EXPECT_TRUE(applied[0].adapter.is_none());
+  EXPECT_EQ(applied[0].version, PolicyVersion(3));
+  EXPECT_EQ(applied[0].num_tensors, 0U);
+  EXPECT_TRUE(applied[0].fault.empty());
+  EXPECT_THAT(applied[0].others, ElementsAre(at(snapshot(2), 0)));
+  EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
+}
+
+TEST_F(EngineKeys, ADropIsAnsweredForASnapshotIfNoMovingKeyIsApplied) {
+  apply(snapshot(1), 0);
+  apply(snapshot(2), 0, {at(snapshot(1), 0)});
+  apply(snapshot(3), 0, {at(snapshot(1), 0), at(snapshot(2), 0)});
+  prefill.forget_sent();
+  drop(snapshot(1), {at(snapshot(2), 0), at(snapshot(3), 0)});
+  ASSERT_THAT(prefill.sent<PolicyApplied>("applied"), SizeIs(1));
+  EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].adapter, snapshot(2).adapter);
+  EXPECT_THAT(prefill.sent<PolicyApplied>("applied")[0].others, ElementsAre(at(snapshot(3), 0)));
+}
+
+/// The update is one that replaced another, as above. It drops a snapshot too.
+TEST_F(EngineKeys, AForgottenSnapshotIsAnsweredWithWhatIsAppliedAlready) {
+  apply(kMovingKey, 5);
+  apply(snapshot(1), 0, {at(kMovingKey, 5)});
+  publish(snapshot(2), 0);
+  weights->drop(snapshot(2));
+  prefill.forget_sent();
+  update(
+      {.version = PolicyVersion(0), .adapter = snapshot(2).adapter, .others = {at(kMovingKey, 5)}});
+  const auto applied = prefill.sent<PolicyApplied>("applied");
+  ASSERT_THAT(applied, SizeIs(1));
+  EXPECT_TRUE(applied[0].adapter.is_none());
+  EXPECT_EQ(applied[0].version, PolicyVersion(5));
+  EXPECT_THAT(applied[0].others, IsEmpty());
+  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1)) << "a handler sends one";
+  EXPECT_THAT(newest_load().gone, ElementsAre(snapshot(1)));
+  EXPECT_FALSE(prefill.timer("weights").has_value());
+}
+
 /// An error would set the engine aside, or fail the tenant.
-TEST_F(EngineKeys, ASnapshotThatTheChannelHasForgottenIsNotAnswered) {
+TEST_F(EngineKeys, AForgottenSnapshotAloneIsNotAnswered) {
   publish(snapshot(1), 0);
   weights->drop(snapshot(1));
   update({.version = PolicyVersion(0), .adapter = snapshot(1).adapter});
