@@ -44,6 +44,8 @@ Status GroupSaver::restore(const GroupState& state) {
   RETURN_IF_ERROR(check_fits(state));
   RETURN_IF_ERROR(actors_.restore_actors(state));
   steps_.restore(state);
+  // Each input and each actor with more work arms a work call.
+  for (uint32_t i = 0; i < actors_.size() && !state.work_armed; ++i) actors_.set_may_work(i, false);
   links_.restore_counts(state);
   actors_.restore_tenants(state);
   links_.restore_peers(state);

@@ -343,12 +343,12 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
   return ended;
 }
 
-/// The first two hundred at most, unless PRIMERL_SIM_SEEDS says otherwise.
+/// The first hundred at most, unless PRIMERL_SIM_SEEDS says otherwise.
 std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
   const char* one = std::getenv("PRIMERL_SEED");
   if (one != nullptr) return {std::strtoull(one, nullptr, 10), std::strtoull(one, nullptr, 10)};
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
-  return {1, std::min<uint64_t>(most, few == nullptr ? 200 : std::strtoull(few, nullptr, 10))};
+  return {1, std::min<uint64_t>(most, few == nullptr ? 100 : std::strtoull(few, nullptr, 10))};
 }
 
 struct Totals {
@@ -398,7 +398,7 @@ TEST(Hosted, NorDoTheirFaults) {
 
 /// Groups are made anew from their saved state at random moments.
 TEST(Hosted, SavedGroupsHaveTheirGuests) {
-  const Totals totals = expect_guests_change_nothing(With::kRemakes, 100);
+  const Totals totals = expect_guests_change_nothing(With::kRemakes, 20);
   EXPECT_GT(totals.num_started, 0);
   EXPECT_GT(totals.num_remade, 0);
 }
