@@ -27,8 +27,8 @@ constexpr InstanceId prefill_id(uint32_t pair) { return InstanceId(10 + pair); }
 constexpr InstanceId decode_id(uint32_t pair) { return InstanceId(20 + pair); }
 
 /// An engine with the two actors that use it.
-struct Pair {
-  explicit Pair(WeightChannel& weights) {
+struct EnginePair {
+  explicit EnginePair(WeightChannel& weights) {
     for (NodeRunnerCore* node : actors()) {
       node->use("engine", engine);
       node->use("weights", weights);
@@ -43,12 +43,12 @@ struct Pair {
 };
 
 /// Every link keeps only its newest message, as for one tenant of an input with latest_wins().
-class World {
+class KeysWorld {
  public:
-  explicit World(uint64_t seed) : random_(seed), weights_(make_memory_channel()) {
+  explicit KeysWorld(uint64_t seed) : random_(seed), weights_(make_memory_channel()) {
     std::vector<InstanceId> engines, prefills;
     for (uint32_t i = 0; i < kPairs; ++i) {
-      pairs.push_back(std::make_unique<Pair>(*weights_));
+      pairs.push_back(std::make_unique<EnginePair>(*weights_));
       prefills.push_back(prefill_id(i));
       engines.insert(engines.end(), {prefill_id(i), decode_id(i)});
     }
@@ -92,7 +92,7 @@ class World {
     return !router.emissions("prefill").empty();
   }
 
-  std::vector<std::unique_ptr<Pair>> pairs;
+  std::vector<std::unique_ptr<EnginePair>> pairs;
   NodeRunner<Broadcaster> broadcaster;
   NodeRunner<Router> router;
   std::map<WeightsKey, PolicyVersion> left;  // snapshots that were not dropped
@@ -178,7 +178,7 @@ TEST(KeysUnderChaos, DISABLED_EveryEngineEndsWithTheKeysThatAreLeft) {
   uint64_t num_dropped = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    World world(seed);
+    KeysWorld world(seed);
     for (int i = 0; i < kMoves && !HasFatalFailure(); ++i) world.move();
     world.settle();
     auto wanted = world.left;
