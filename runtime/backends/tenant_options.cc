@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "actors/trainer/client_steps.h"
 #include "graph/base/random.h"
 #include "graph/catalog.h"
 #include "graph/tenancies.h"
@@ -15,6 +16,9 @@
 
 namespace primerl {
 namespace {
+
+/// Snapshots of one client that are sampled from at the same time; others wait for a slot.
+constexpr int32_t kSlotsForSnapshots = 2;
 
 /// Sets `value` if the tenant wrote one; numbers below 0 mean "not written".
 template <class T>
@@ -182,12 +186,17 @@ std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions&
 
 EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants) {
   options.adapters_max = 0;
+  int32_t num_slots = 0;
   int32_t largest_rank = 1;
   std::set<std::string> targets;
   for (const Tenant& tenant : tenants) {
     options.shares.push_back(tenant.share);
     if (!tenant.adapter.is_there()) continue;
-    ++options.adapters_max;
+    // A client samples from its snapshots beside its moving weights. One more is published before
+    // the oldest is dropped.
+    const int32_t num_snapshots = tenant.is_client ? static_cast<int32_t>(kSnapshotsMax) + 1 : 0;
+    options.adapters_max += 1 + num_snapshots;
+    num_slots += 1 + std::min(num_snapshots, kSlotsForSnapshots);
     largest_rank = std::max(largest_rank, static_cast<int32_t>(tenant.adapter.rank));
     for (auto& target : named_targets(adapter_of(tenant, 0))) targets.insert(std::move(target));
   }
@@ -197,8 +206,8 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
   }
   options.max_adapter_rank = largest_rank;
   options.adapter_targets.assign(targets.begin(), targets.end());
-  if (options.adapter_slots == 0 || options.adapter_slots > options.adapters_max)
-    options.adapter_slots = options.adapters_max;
+  if (options.adapter_slots == 0) options.adapter_slots = num_slots;
+  options.adapter_slots = std::min(options.adapter_slots, options.adapters_max);
   return options;
 }
 

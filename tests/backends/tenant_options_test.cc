@@ -196,6 +196,14 @@ TEST(TenantOptions, AnEngineHasAtMostASlotForEachAdapter) {
   EXPECT_EQ(engine_for(options, whole).adapter_slots, 0) << "whole weights change";
 }
 
+TEST(TenantOptions, AnEngineHasRoomForTheSnapshotsOfAClient) {
+  std::vector<Tenant> two = {tenant_with_rank("a", 4), tenant_with_rank("b", 4)};
+  two[1].is_client = true;
+  const EngineOptions options = engine_for({}, two);
+  EXPECT_EQ(options.adapters_max, 2 + 16 + 1) << "16 snapshots, and one before the oldest goes";
+  EXPECT_EQ(options.adapter_slots, 2 + 2);
+}
+
 TEST(TenantOptions, AnEngineHasRoomForTheTargetsOfAllAdapters) {
   std::vector<Tenant> two = {tenant_with_rank("a", 4), tenant_with_rank("b", 16)};
   two[0].adapter.targets = {"v_proj", "q_proj"};

@@ -28,7 +28,7 @@
 namespace primerl::sim {
 namespace {
 
-using Kind = TenantChange::Kind;
+using ChangeKind = TenantChange::Kind;
 
 constexpr std::string_view kStayer = "stays";
 const std::vector<std::string> kGuestNames = {"ada", "bo", "cy", "di", "ed", "fay"};
@@ -156,12 +156,12 @@ class Guests {
     events.tenant_changed = [this](const TenantChange& change, const Status& status) {
       Place& place = places_.at(change.slot);
       if (!status.ok()) faults.push_back(status.error().text());
-      if (change.kind == Kind::kJoin) place.state = State::kJoined;
-      if (change.kind == Kind::kStart) {
+      if (change.kind == ChangeKind::kJoin) place.state = State::kJoined;
+      if (change.kind == ChangeKind::kStart) {
         place.state = State::kTrains;
         ++num_started;
       }
-      if (change.kind == Kind::kLeave) {
+      if (change.kind == ChangeKind::kLeave) {
         place = Place();
         ++num_left;
       }
@@ -189,20 +189,20 @@ class Guests {
           if (!has_stayer_finished && random_.below(300) == 0) join(executor, slot, place);
           break;
         case State::kJoined:
-          give(executor, Kind::kStart, slot, place);
+          give(executor, ChangeKind::kStart, slot, place);
           break;
         case State::kTrains:
           if (place.has_finished || has_stayer_finished || random_.below(4'000) == 0) {
             place.state = State::kDrains;
             executor.drain_tenant(slot);
           } else if (random_.below(2'000) == 0) {
-            give(executor, place.is_paused ? Kind::kResume : Kind::kPause, slot, place);
+            give(executor, place.is_paused ? ChangeKind::kResume : ChangeKind::kPause, slot, place);
             place.state = State::kTrains;
             place.is_paused = !place.is_paused;
           }
           break;
         case State::kDrained:
-          give(executor, Kind::kLeave, slot, place);
+          give(executor, ChangeKind::kLeave, slot, place);
           break;
         case State::kAsked:
         case State::kDrains:
@@ -243,11 +243,11 @@ class Guests {
     if (is_here) return;
     place.name = name;
     place.tenancy = tenancies_.begin(slot, name).value();
-    give(executor, Kind::kJoin, slot, place);
+    give(executor, ChangeKind::kJoin, slot, place);
   }
-  void give(VirtualExecutor& executor, Kind kind, TenantSlot slot, Place& place) {
+  void give(VirtualExecutor& executor, ChangeKind kind, TenantSlot slot, Place& place) {
     place.state = State::kAsked;
-    const std::string table = kind == Kind::kJoin ? guest_tables().at(place.name) : "";
+    const std::string table = kind == ChangeKind::kJoin ? guest_tables().at(place.name) : "";
     const Status given = executor.change_tenant({kind, slot, place.tenancy, place.name, table});
     if (!given.ok()) faults.push_back(given.error().text());
   }
