@@ -61,6 +61,7 @@ std::string reply_call(const ClientReply& reply) {
   line.set("call", "reply").set("request", reply.request).set("status", reply.status);
   if (!reply.request_id.empty()) line.set("request_id", reply.request_id);
   if (!reply.content_type.empty()) line.set("content_type", reply.content_type);
+  if (reply.retry_after != kRetryAfterSeconds) line.set("retry_after", reply.retry_after);
   return joined(line, reply.body);
 }
 
@@ -96,6 +97,10 @@ Result<HttpCall> read_http_call(std::string_view call) {
     ASSIGN_OR_RETURN(read.reply.content_type, parts.line.get_string("content_type"));
     RETURN_IF_ERROR(check_content_type(read.reply.content_type));
   }
+  if (parts.line.find("retry_after") != nullptr) {
+    ASSIGN_OR_RETURN(const int64_t seconds, parts.line.get_int("retry_after"));
+    read.reply.retry_after = static_cast<int32_t>(std::clamp<int64_t>(seconds, 0, INT32_MAX));
+  }
   read.reply.body = parts.body;
   return read;
 }
@@ -110,6 +115,7 @@ std::string write_client_request(const ClientRequest& request) {
   set_if("request_id", request.request_id);
   set_if("tenant", request.tenant);
   set_if("content_type", request.content_type);
+  set_if("query", request.query);
   if (request.engine >= 0) line.set("engine", request.engine);
   line.set("received", request.received);
   return joined(line, request.body);
@@ -122,7 +128,8 @@ Result<ClientRequest> read_client_request(std::string_view answer) {
   ASSIGN_OR_RETURN(request.path, parts.line.get_string("path"));
   for (const auto& [key, target] :
        {std::pair("session", &request.session), std::pair("request_id", &request.request_id),
-        std::pair("tenant", &request.tenant), std::pair("content_type", &request.content_type)}) {
+        std::pair("tenant", &request.tenant), std::pair("content_type", &request.content_type),
+        std::pair("query", &request.query)}) {
     if (parts.line.find(key) == nullptr) continue;
     ASSIGN_OR_RETURN(*target, parts.line.get_string(key));
   }

@@ -38,6 +38,7 @@ struct ClientRequest {
   int64_t received = 0;    // when its last byte came: seconds since 1970
   std::string body;
   std::string content_type = {};  // small letters, without parameters; empty: JSON, or not said
+  std::string query = {};         // behind '?' of its target; only of a listener that passes it on
 };
 
 /// The reply to a request.
@@ -46,7 +47,8 @@ struct ClientReply {
   int32_t status = 200;
   std::string request_id;  // sent back as X-Request-ID; empty: none
   std::string body;
-  std::string content_type = {};  // of the body; empty: JSON
+  std::string content_type = {};             // of the body; empty: JSON
+  int32_t retry_after = kRetryAfterSeconds;  // sent with status 429 and 503
 };
 
 /// A call as the listener reads it.

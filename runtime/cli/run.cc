@@ -254,6 +254,7 @@ class RunStarts {
 
   RunArguments arguments_;
   std::unique_ptr<RunServer> server_;         // null: no HTTP server
+  std::unique_ptr<ControlApi> control_;       // of a run that is served; keeps its address
   std::shared_ptr<const StatusStore> board_;  // of the newest start
   std::optional<StartPolicy> policy_;
   double seconds_ = 0;  // of all starts so far
@@ -262,12 +263,19 @@ class RunStarts {
 int RunStarts::run() {
   outlive_readers();
   const SignalCounter signals;
+  if (const Status valid = arguments_.control.check(); !valid.ok())
+    return fail(valid.error(), kExitBadCommandLine);
   if (const int code = open_server(); code != kExitDone) return code;
   std::string why;  // end of the last start
   while (true) {
     Prepared prepared = prepare(arguments_);
     if (prepared.exit_code != kExitDone)
       return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
+    if (prepared.resume.is_served && control_ == nullptr) {
+      auto control = open_control(arguments_.control, *prepared.folder);
+      if (!control.ok()) return fail(control.error(), kExitFailed);
+      control_ = std::move(control).value();
+    }
     StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
     auto board = std::make_shared<StatusStore>(prepared.plan, steady_now(), board_.get());
     if (server_ != nullptr) server_->show(board);
@@ -275,6 +283,7 @@ int RunStarts::run() {
     RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
                        arguments_.peer_keys, *board);
     session.use_hosts(prepared.hosts, !why.empty());
+    if (control_ != nullptr) session.use_control(*control_);
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     const auto joined = hosted_names(prepared.folder->path());
@@ -297,6 +306,7 @@ int RunStarts::run() {
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
     again.serves = arguments_.serves;
+    again.control = arguments_.control;
     again.report = arguments_.report;
     again.graph.has_run = true;
     again.place.from_checkpoint = next.from_checkpoint;
@@ -422,6 +432,7 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
                                        .set("end", result.end())
                                        .set("exit_code", result.exit_code())
                                        .set("control", Json())
+                                       .set("control_api", Json())
                                        .set("processes", Json())
                                        .set("sockets", Json())
                                        .set("why", result.ending.why)

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "runtime/cli/control_options.h"
 #include "runtime/cli/graph_options.h"
 #include "runtime/control/run_preparation.h"
 #include "runtime/control/run_session.h"
@@ -15,7 +16,8 @@ struct RunArguments {
   GraphArguments graph;
   RunPlace place;
   bool json = false;
-  bool serves = false;  // tenants come and go, and a person ends the run
+  bool serves = false;       // tenants come and go, and a person ends the run
+  ControlArguments control;  // of a run that is served
   PeerKeyFiles peer_keys;
   std::string hosts;               // the file that lists the agents; "": everything runs on this
                                    // machine

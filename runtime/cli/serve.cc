@@ -9,7 +9,10 @@ Command serve_command() {
   arguments->serves = true;
   return {"serve", "serves a graph with slots: tenants join and leave until Ctrl-C",
           "primerl-graph serve examples/hosted/graph.toml",
-          [arguments](Arguments& flags) { declare_run(*arguments, flags); },
+          [arguments](Arguments& flags) {
+            declare_run(*arguments, flags);
+            arguments->control.declare(flags);
+          },
           [arguments] { return run_graph(*arguments); }};
 }
 

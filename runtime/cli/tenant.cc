@@ -10,6 +10,7 @@
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/control_options.h"
 #include "runtime/cli/run_asker.h"
 #include "runtime/cli/run_facts.h"
 #include "runtime/control/tenant_control.h"
@@ -34,6 +35,7 @@ struct TenantArguments {
   bool keeps_checkpoints = false;
   bool purges = false;
   bool json = false;
+  bool is_operator = false, rotates = false;  // of `token`
 };
 
 Json request(std::string_view verb, const std::string& name) {
@@ -307,7 +309,17 @@ Command tenant_command() {
             flags.flag(arguments.purges, "--purge",
                        "removes its checkpoints, rollouts and evaluations");
           },
-          remove_tenant)};
+          remove_tenant),
+      action(
+          "token", "prints a new token for the control API", "primerl-graph tenant token alice",
+          [](Arguments& flags, TenantArguments& arguments) {
+            flags.positional(arguments.name, "NAME", "a tenant of the run", false);
+            flags.flag(arguments.is_operator, "--operator", "the operator's token instead");
+            flags.flag(arguments.rotates, "--rotate", "replaces the token that there is");
+          },
+          [](const TenantArguments& from) {
+            return make_token({from.run, from.name, from.is_operator, from.rotates});
+          })};
   return command;
 }
 

@@ -38,6 +38,7 @@ RunResult RunSession::run() {
   monitor_ = std::make_unique<RunMonitor>(
       plan_, resume_, folder_, start, *launcher_, publisher_,
       [this](const std::string& id, const Json& answer) {
+        if (control_ != nullptr && control_->answer(id, answer, steady_now())) return;
         // The person's command gives up after a while, and reports it.
         (void)commands_.answer(id, answer);
       },
@@ -74,6 +75,7 @@ Status RunSession::launch() {
 }
 
 void RunSession::watch() {
+  if (control_ != nullptr) control_->use(*plan_.catalog);
   monitor_->on_launched();
   while (!monitor_->all_closed()) {
     auto event = inbox_->take(kSessionTick);
@@ -82,7 +84,10 @@ void RunSession::watch() {
       event = inbox_->take(Duration());
     }
     monitor_->publish_steps();
-    monitor_->apply_commands(commands_.take());
+    auto asks = commands_.take();
+    if (control_ != nullptr)
+      for (auto& ask : control_->poll(steady_now())) asks.push_back(std::move(ask));
+    monitor_->apply_commands(asks);
     monitor_->apply_signals(SignalCounter::count());
     monitor_->tick();
     publisher_.show(steady_now(), monitor_->lifecycle().phase_text());

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "graph/plan.h"
+#include "runtime/control/control_api.h"
 #include "runtime/control/run_hosts.h"
 #include "runtime/control/run_launcher.h"
 #include "runtime/control/run_lifecycle.h"
@@ -52,6 +53,8 @@ class RunSession {
     host_setup_ = &hosts;
     is_again_ = is_again;
   }
+  /// The control API of a run that is served. Call before run(); it must stay valid.
+  void use_control(ControlApi& control) { control_ = &control; }
   /// Runs everything from the launch to the end of the last worker. Opens the metrics files first.
   /// The caller must keep a SignalCounter alive meanwhile.
   RunResult run();
@@ -73,6 +76,7 @@ class RunSession {
   const PeerKeyFiles& peer_keys_;
   const MachineSetup* host_setup_ = nullptr;
   bool is_again_ = false;
+  ControlApi* control_ = nullptr;  // null: there is none
 
   std::shared_ptr<ControlInbox> inbox_;
   CommandInbox commands_;  // requests of persons

@@ -301,7 +301,9 @@ void TenantControl::refuse(const std::string& id, const std::string& why, bool i
 /// A person can repair what is invalid by another command; everything else is the run's state.
 void TenantControl::refuse(const std::string& id, const Error& why) {
   const Code code = why.code();
-  refuse(id, why.text(), code != Code::kExhausted && code != Code::kIo);
+  Json answer = Json::object().set("error", why.text()).set("code", to_string(code));
+  if (code != Code::kExhausted && code != Code::kIo) answer.set("is_bad", true);
+  setup_.answer(id, answer);
 }
 
 void TenantControl::ask(const std::string& id, const Json& content, const std::string& why_not,
@@ -310,10 +312,19 @@ void TenantControl::ask(const std::string& id, const Json& content, const std::s
   if (!verb.ok()) return refuse(id, verb.error());
   if (*verb == "ls") return list(id);
   const auto name = content.get_string("name");
+  if (name.ok() && is_of_another(content, *name))
+    return refuse(id, unknown_tenant(*name, {}, "this run"));
   if (*verb == "show") return name.ok() ? show(id, *name) : refuse(id, name.error());
   if (!why_not.empty()) return refuse(id, why_not, false);
   if (*verb == "add") return add(id, content, now);
   change(id, *verb, content, now);
+}
+
+/// Whether the request is about an earlier tenant of this name.
+bool TenantControl::is_of_another(const Json& content, const std::string& name) const {
+  const auto number = content.get_int("number");
+  const HostedTenant* const tenant = table_.find(name);
+  return number.ok() && tenant != nullptr && std::cmp_not_equal(tenant->tenancy, *number);
 }
 
 void TenantControl::add(const std::string& id, const Json& content, Time now) {

@@ -68,7 +68,9 @@ class TenantControl {
   /// "remove" with "name", "remove" also with "files" ("keep", "keep_checkpoints" or "purge").
   /// `why_not`: why the run changes no tenant now; "" when it does. The answer to "ls" has
   /// "tenants", "slots" and "free"; every other answer has "tenant", as it is after the request.
+  /// A request with "number" is about that use of the name alone.
   /// An answer with {"error", "is_bad" (true: no run could do it)} means that nothing changed;
+  /// "code" is that of the Error, if it was one.
   /// "findings" has the findings of a tenant's file.
   void ask(const std::string& id, const Json& content, const std::string& why_not, Time now);
 
@@ -108,6 +110,7 @@ class TenantControl {
   void show(const std::string& id, const std::string& name);
   void refuse(const std::string& id, const std::string& why, bool is_bad);
   void refuse(const std::string& id, const Error& why);
+  bool is_of_another(const Json& content, const std::string& name) const;
   Status on_drained(ProcessId from, const TenantAnswered& answered, Time now);
   Status carry_out(const std::optional<TenantOrder>& order, Time now);
   Status save();

@@ -36,7 +36,7 @@ std::string head_of(const ClientReply& reply, bool keeps_alive) {
       reply.content_type.empty() ? kJsonContentType : reply.content_type, reply.body.size());
   if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
   if (reply.status == 429 || reply.status == 503)
-    head += fmt::format("Retry-After: {}\r\n", kRetryAfterSeconds);
+    head += fmt::format("Retry-After: {}\r\n", reply.retry_after);
   if (reply.status == 401) head += "WWW-Authenticate: Bearer\r\n";
   head += keeps_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return head;
@@ -65,9 +65,10 @@ struct HttpConnections::Connection {
   ClientRequest arrived;
 };
 
-HttpConnections::HttpConnections(const HttpListenerOptions& options, HttpKeys keys)
+HttpConnections::HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door)
     : options_(options),
       keys_(std::move(keys)),
+      door_(std::move(door)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       scratch_(kScratchBytes) {
   CHECK(epoll_.get() >= 0, "no epoll");
@@ -172,9 +173,8 @@ Duration HttpConnections::time_limit(Phase phase) const {
 }
 
 void HttpConnections::enter(Connection& connection, Phase phase) {
-  const bool is_same = connection.phase == phase && connection.deadline;
   // A part of a request, or of a reply, does not extend the time for the whole.
-  if (is_same) return;
+  if (connection.phase == phase && connection.deadline) return;
   if (connection.deadline) deadlines_.erase({*connection.deadline, connection.number});
   connection.deadline.reset();
   if (connection.waits) waits_for_client_.erase(*connection.waits);
@@ -228,8 +228,7 @@ void HttpConnections::add(Descriptor socket) {
   auto connection = std::make_unique<Connection>();
   connection->number = number;
   connection->socket = std::move(socket);
-  Connection& added = *connection;
-  connections_.emplace(number, std::move(connection));
+  Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
   enter(added, Phase::kIdle);
 }
 
@@ -326,7 +325,8 @@ size_t HttpConnections::read_request(Connection& connection, std::string_view by
                         head.engine,
                         static_cast<int64_t>(wall_seconds()),
                         reader.move_body(),
-                        head.content_type};
+                        head.content_type,
+                        door_.passes_query() ? head.query : std::string()};
   connection.is_head = head.method == "HEAD";
   connection.reader.reset();
   ready_.push_back(connection.number);
@@ -391,7 +391,7 @@ void HttpConnections::refuse(Connection& connection, const HttpRefusal& refusal)
   ClientReply reply;
   reply.status = refusal.status;
   if (connection.reader != nullptr) reply.request_id = connection.reader->head().request_id;
-  reply.body = http_error_body(refusal.status, refusal.message);
+  reply.body = door_.body_of_error(refusal.status, refusal.message);
   connection.reader.reset();
   connection.keeps_alive = false;
   begin_reply(connection, reply);

@@ -28,7 +28,7 @@ namespace primerl {
 
 class HttpConnections {
  public:
-  HttpConnections(const HttpListenerOptions& options, HttpKeys keys);
+  HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door = {});
   HttpConnections(const HttpConnections&) = delete;
   HttpConnections& operator=(const HttpConnections&) = delete;
   ~HttpConnections();
@@ -95,6 +95,7 @@ class HttpConnections {
 
   const HttpListenerOptions options_;
   HttpKeys keys_;
+  const HttpDoor door_;
   const Descriptor epoll_;
   std::vector<Descriptor> listeners_;
   bool is_loopback_ = true;

@@ -63,6 +63,12 @@ Result<HttpKeys> HttpKeys::read(const std::string& file, std::span<const std::st
   return keys;
 }
 
+HttpKeys HttpKeys::asking(HolderOf holder_of) {
+  HttpKeys keys;
+  keys.holder_of_ = std::move(holder_of);
+  return keys;
+}
+
 std::optional<std::string> HttpKeys::tenant_of(std::string_view authorization) const {
   if (is_open()) return std::string();
   if (authorization.size() <= kScheme.size()) return std::nullopt;
@@ -71,8 +77,9 @@ std::optional<std::string> HttpKeys::tenant_of(std::string_view authorization) c
         return expected == std::tolower(static_cast<unsigned char>(given));
       });
   if (!is_bearer) return std::nullopt;
-  const auto found =
-      tenants_.find(text_sha256(without_spaces(authorization.substr(kScheme.size()))));
+  const std::string_view key = without_spaces(authorization.substr(kScheme.size()));
+  if (holder_of_ != nullptr) return holder_of_(key);
+  const auto found = tenants_.find(text_sha256(key));
   if (found == tenants_.end()) return std::nullopt;
   return found->second;
 }

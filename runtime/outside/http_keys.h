@@ -4,6 +4,7 @@
 /// It keeps digests, so that neither memory dumps nor timing show a key. Immutable, any thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,7 +29,12 @@ class HttpKeys {
   static Result<HttpKeys> read(const std::string& file, std::span<const std::string> tenants,
                                std::string_view prefix = {});
 
-  bool is_open() const { return tenants_.empty(); }
+  /// Keys that another object knows: `holder_of` returns the tenant of a key. It is called on the
+  /// thread of tenant_of().
+  using HolderOf = std::function<std::optional<std::string>(std::string_view key)>;
+  static HttpKeys asking(HolderOf holder_of);
+
+  bool is_open() const { return tenants_.empty() && holder_of_ == nullptr; }
   size_t count() const { return tenants_.size(); }
   /// The tenant of the key in an Authorization header, "Bearer KEY"; empty: any tenant. No value if
   /// the key is unknown.
@@ -36,6 +42,7 @@ class HttpKeys {
 
  private:
   std::map<std::string, std::string> tenants_;  // by the SHA-256 of the key
+  HolderOf holder_of_;                          // null: tenants_ counts
 };
 
 }  // namespace primerl

@@ -42,6 +42,8 @@ class ListeningOutside final : public HttpListener {
   ListeningOutside(const HttpListenerOptions& options, KeysFile keys,
                    std::function<void(std::string_view)> log)
       : log_(std::move(log)), keys_(std::move(keys)), connections_(options, keys_.keys()) {}
+  ListeningOutside(const HttpListenerOptions& options, HttpDoor door)
+      : connections_(options, HttpKeys::asking(door.holder_of), door) {}
   ~ListeningOutside() override {
     is_ending_ = true;
     orders_.notify();
@@ -212,6 +214,15 @@ Result<std::shared_ptr<HttpListener>> make_http_listener(
   auto listener = std::make_shared<ListeningOutside>(options, std::move(keys), log);
   RETURN_IF_ERROR(listener->open(options));
   if (log) log(fmt::format("listens on {}", listener->url()));
+  return std::shared_ptr<HttpListener>(std::move(listener));
+}
+
+Result<std::shared_ptr<HttpListener>> make_http_listener(const HttpListenerOptions& options,
+                                                         HttpDoor door) {
+  CHECK(door.holder_of != nullptr, "a door knows no keys");
+  RETURN_IF_ERROR(parse_listen_address(options.listen));
+  auto listener = std::make_shared<ListeningOutside>(options, std::move(door));
+  RETURN_IF_ERROR(listener->open(options));
   return std::shared_ptr<HttpListener>(std::move(listener));
 }
 

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "graph/http_calls.h"
 #include "graph/outside.h"
 
 namespace primerl {
@@ -33,6 +35,20 @@ struct HttpListenerOptions {
   Duration send_timeout = Duration::seconds(60);     // for a whole reply
 };
 
+/// How a listener of the program itself differs from that of an actor: its keys are not in a file,
+/// it passes queries on, and its errors have another form. Both functions are called on its I/O
+/// thread.
+struct HttpDoor {
+  /// For whom a key is: the `tenant` of its requests. No value: the request gets 401.
+  std::function<std::optional<std::string>(std::string_view key)> holder_of;
+  /// The JSON body of an error of the listener.
+  std::function<std::string(int32_t status, std::string_view message)> error_body;
+  std::string body_of_error(int32_t status, std::string_view message) const {
+    return error_body ? error_body(status, message) : http_error_body(status, message);
+  }
+  bool passes_query() const { return holder_of != nullptr; }
+};
+
 /// Whether `listen` is an address and a port, and keys are there beyond loopback.
 Status validate(const HttpListenerOptions& options);
 
@@ -48,5 +64,9 @@ class HttpListener : public Outside {
 Result<std::shared_ptr<HttpListener>> make_http_listener(
     const HttpListenerOptions& options, const std::function<void(std::string_view)>& log,
     std::span<const std::string> tenants);
+/// The same with a door: every request needs a key that it knows, on any address. `keys_file` and
+/// `key_prefix` are not used.
+Result<std::shared_ptr<HttpListener>> make_http_listener(const HttpListenerOptions& options,
+                                                         HttpDoor door);
 
 }  // namespace primerl

@@ -101,6 +101,7 @@ void HttpReader::finish_head() {
   head_.method = text_of(fields.method_string());
   const std::string target = text_of(fields.target());
   head_.path = target.substr(0, target.find('?'));
+  if (head_.path.size() < target.size()) head_.query = target.substr(head_.path.size() + 1);
   head_.keeps_alive = request.keep_alive();
   head_.is_chunked = request.chunked();
   if (const auto length = request.content_length()) head_.content_length = *length;
@@ -142,6 +143,7 @@ void HttpReader::finish_head() {
   }
   if (!head_.path.starts_with('/') || !is_printable(head_.path))
     return fail(400, "a path begins with '/' and is printable ASCII");
+  if (!is_printable(head_.query)) return fail(400, "a query is printable ASCII");
   head_.expects_continue = beast::iequals(fields[http::field::expect], "100-continue");
   if (!head_.expects_continue && fields.count(http::field::expect) > 0)
     return fail(417, "the only value of Expect is 100-continue");

@@ -16,6 +16,7 @@ namespace primerl {
 struct HttpHead {
   std::string method;               // "POST"
   std::string path;                 // the target up to '?'
+  std::string query;                // its target behind '?'
   std::optional<std::string> host;  // HTTP/1.0 may have none
   std::string session;              // X-Session-ID
   std::string request_id;           // X-Request-ID

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "graph/base/files.h"
 #include "tests/cli/program.h"
 
 namespace primerl {
@@ -14,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
 class TenantCommand : public ::testing::Test {
@@ -55,6 +57,44 @@ TEST_F(TenantCommand, AsksNoRunThatHasEnded) {
     EXPECT_EQ(end.code, 2) << words[0];
     EXPECT_THAT(end.err, HasSubstr("has ended (interrupted, at 2026-11-27T06:00:00Z)"));
   }
+}
+
+TEST_F(TenantCommand, ATokenIsPrintedOnceAndOnlyItsHashIsKept) {
+  has_ended();
+  write(run() / "tenants.json", R"({"tenants": [{"name": "alice", "number": 1}]})");
+  const auto made = tenant({"token", "alice"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, StartsWith("pg_"));
+  const std::string token = made.out.substr(3, 64);
+  const std::string kept = read_text_file(run() / "control_tokens.json").value();
+  EXPECT_THAT(kept, AllOf(HasSubstr("alice"), Not(HasSubstr(token))));
+  const auto again = tenant({"token", "alice"});
+  EXPECT_EQ(again.code, 3);
+  EXPECT_THAT(again.err, HasSubstr("tenant alice~1 has a token already"));
+  const auto rotated = tenant({"token", "alice", "--rotate"});
+  EXPECT_EQ(rotated.code, 0) << rotated.err;
+  EXPECT_NE(rotated.out, made.out);
+  EXPECT_EQ(tenant({"token", "--operator"}).code, 0);
+}
+
+TEST_F(TenantCommand, ATokenIsForATenantThatThereIsOrForTheOperator) {
+  has_ended();
+  write(run() / "tenants.json", R"({"tenants": [{"name": "alice", "number": 1}]})");
+  EXPECT_EQ(tenant({"token"}).code, 3);
+  EXPECT_EQ(tenant({"token", "alice", "--operator"}).code, 3);
+  const auto unknown = tenant({"token", "bob"});
+  EXPECT_EQ(unknown.code, 3);
+  EXPECT_THAT(unknown.err, HasSubstr("no tenant 'bob'"));
+  EXPECT_FALSE(fs::exists(run() / "control_tokens.json"));
+}
+
+TEST_F(TenantCommand, TheControlApiListensBeyondThisMachineOnlyBehindAProxy) {
+  const auto refused =
+      run_graph_program({"serve", source_path("examples/hosted/graph.toml"), "--control-address",
+                         "0.0.0.0:0", "--out", run().string()});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("--behind-proxy"));
+  EXPECT_FALSE(fs::exists(run()));
 }
 
 TEST_F(TenantCommand, AsksNoRunWhoseControlPlaneIsGone) {

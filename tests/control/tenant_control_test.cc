@@ -225,5 +225,21 @@ TEST_F(TenantControlStory, ListsTenantsSlotsAndTables) {
   EXPECT_THAT(why(ask("show", "bob")), HasSubstr("alice"));
 }
 
+TEST_F(TenantControlStory, ARequestWithANumberIsAboutThatUseOfTheName) {
+  all_ready();
+  (void)add("alice");
+  const auto ask_with = [this](const char* verb, uint32_t number) {
+    control->ask("1",
+                 Json::object().set("tenant_verb", verb).set("name", "alice").set("number", number),
+                 "", now);
+    return answers["1"];
+  };
+  const Json other = ask_with("show", 1);
+  EXPECT_THAT(why(other), HasSubstr("no tenant 'alice'"));
+  EXPECT_EQ(other.get_string("code").value(), "not_found");
+  EXPECT_THAT(why(ask_with("pause", 1)), HasSubstr("no tenant 'alice'"));
+  EXPECT_EQ(why(ask_with("show", 0)), "");
+}
+
 }  // namespace
 }  // namespace primerl::testing

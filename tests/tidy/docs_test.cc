@@ -231,6 +231,7 @@ TEST(Help, ExamplesWorkOneAfterTheOther) {
       {"tenant pause", "needs a run that is served: serve_run_test"},
       {"tenant resume", "needs a run that is served: serve_run_test"},
       {"tenant remove", "needs a run that is served: serve_run_test"},
+      {"tenant token", "needs a run that is served: tenant_command_test"},
       {"trace dump", "needs a run that trains: docs/how-to/read-a-trace.md"}};
   const std::map<std::string, int> codes = {{"compare-activations", 1}, {"trace diff", 4}};
   auto commands = all_commands(desk);

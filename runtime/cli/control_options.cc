@@ -1,0 +1,77 @@
+#include "runtime/cli/control_options.h"
+
+#include <utility>
+
+#include "runtime/cli/run_facts.h"
+#include "runtime/control/tenant_control.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kOff = "off";
+
+ControlApiOptions options_of(const ControlArguments& arguments) {
+  return {arguments.address, arguments.is_behind_proxy};
+}
+
+}  // namespace
+
+void ControlArguments::declare(Arguments& flags) {
+  flags.text(address, "--control-address", "ADDRESS",
+             "where the control API listens; default 127.0.0.1:0, any free port; or off");
+  flags.flag(is_behind_proxy, "--behind-proxy",
+             "lets the control API listen beyond this machine: a proxy there must add TLS");
+}
+
+Status ControlArguments::check() const {
+  if (address == kOff) return ok();
+  const Status valid = validate(options_of(*this));
+  return valid.ok() ? ok() : Status(Error(valid.error()).while_doing("--control-address"));
+}
+
+Result<std::unique_ptr<ControlApi>> open_control(const ControlArguments& arguments,
+                                                 RunFolder& folder) {
+  if (arguments.address == kOff) return std::unique_ptr<ControlApi>();
+  ASSIGN_OR_RETURN(auto control, ControlApi::open(options_of(arguments), folder.path(),
+                                                  [](const std::string& line) {
+                                                    complain("warning: {}\n", line);
+                                                  }));
+  RETURN_IF_ERROR(folder.note(Json::object().set("control_api", control->url())));
+  complain("control API: {}\n", control->url());
+  const std::string token = control->take_new_token();
+  if (!token.empty()) complain("the operator's token, shown only now: {}\n", token);
+  return control;
+}
+
+int make_token(const TokenArguments& arguments) {
+  if (arguments.is_operator != arguments.name.empty())
+    return fail(error(Code::kInvalid, "a token is for one tenant or for the operator")
+                    .note("write NAME or --operator"),
+                kExitBadCommandLine);
+  const fs::path folder = run_path(arguments.run);
+  if (const auto facts = read_run_facts(folder); !facts.ok())
+    return fail(facts.error(), exit_code_of(facts.error()));
+  const auto names = hosted_names(folder);
+  TokenHolder holder;
+  for (const std::string& name : names)
+    if (const auto known = read_holder(name); known.tenant == arguments.name) holder = known;
+  if (holder.tenant != arguments.name)
+    return fail(unknown_tenant(arguments.name, names, "this run"), kExitBadCommandLine);
+  const auto tokens = read_control_tokens(folder);
+  if (!tokens.ok()) return fail(tokens.error(), kExitFailed);
+  if (tokens->has(holder) && !arguments.rotates)
+    return fail(
+        error(Code::kExists, "{} has a token already, and only its hash is known", holder.who())
+            .note("--rotate replaces it: the old one ends within a second"),
+        kExitBadCommandLine);
+  const auto token = rotate_control_token(folder, holder, hosted_holders(folder));
+  if (!token.ok()) return fail(token.error(), kExitFailed);
+  print_text(*token + "\n");
+  return kExitDone;
+}
+
+}  // namespace primerl

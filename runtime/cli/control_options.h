@@ -1,0 +1,35 @@
+/// The options of `serve` for its control API (runtime/control/control_api.h), and `tenant token`.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/control/control_api.h"
+#include "runtime/program/command_line.h"
+#include "runtime/store/run_folder.h"
+
+namespace primerl {
+
+struct ControlArguments {
+  std::string address = "127.0.0.1:0";  // "off": no control API
+  bool is_behind_proxy = false;
+
+  void declare(Arguments& flags);
+  Status check() const;
+};
+
+/// Opens the API of a served run, prints its address, and the operator's token if it is new, and
+/// notes the address in run.json. Null if it is off.
+Result<std::unique_ptr<ControlApi>> open_control(const ControlArguments& arguments,
+                                                 RunFolder& folder);
+
+/// `tenant token`: prints a token that nothing else shows again. Returns an exit code.
+struct TokenArguments {
+  std::string run;
+  std::string name;  // of a tenant; empty: see is_operator
+  bool is_operator = false;
+  bool rotates = false;
+};
+int make_token(const TokenArguments& arguments);
+
+}  // namespace primerl

@@ -1,0 +1,214 @@
+#include "runtime/control/control_api.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "graph/base/real_clock.h"
+#include "runtime/control/tenant_control.h"
+#include "runtime/control/upload_rules.h"
+#include "runtime/outside/listen_address.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRoundsMax = 16;  // of receive_answers() in one poll()
+
+/// The holder as the listener passes it on: "*", or "alice 1".
+std::string text_of(const TokenHolder& holder) {
+  return holder.is_operator() ? "*" : fmt::format("{} {}", holder.tenant, holder.tenancy);
+}
+
+TokenHolder holder_of(const std::string& text) {
+  const size_t space = text.find(' ');
+  if (space == std::string::npos) return {};
+  TokenHolder holder{text.substr(0, space)};
+  (void)std::from_chars(text.data() + space + 1, text.data() + text.size(), holder.tenancy);
+  return holder;
+}
+
+}  // namespace
+
+/// The tokens that count now. Any thread.
+class ControlApi::Known {
+ public:
+  explicit Known(fs::path run_folder) : run_folder_(std::move(run_folder)) {}
+
+  std::optional<TokenHolder> find(std::string_view token) const {
+    const std::lock_guard lock(mutex_);
+    return tokens_.holder_of(token);
+  }
+  /// Reads the file if it has changed. If it cannot be read, the tokens before stay.
+  Status look() {
+    const auto facts = facts_now();
+    if (facts == read_) return ok();
+    read_ = facts;
+    auto tokens = read_control_tokens(run_folder_);
+    if (!tokens.ok()) return tokens.error();
+    const std::lock_guard lock(mutex_);
+    tokens_ = *std::move(tokens);
+    return ok();
+  }
+
+ private:
+  struct Facts {
+    ino_t inode = 0;
+    int64_t size = -1, modified_ns = 0;
+    friend bool operator==(const Facts&, const Facts&) = default;
+  };
+  Facts facts_now() const {
+    struct stat found {};
+    if (::lstat(control_tokens_file(run_folder_).c_str(), &found) != 0) return {};
+    return {found.st_ino, found.st_size,
+            int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
+  }
+
+  const fs::path run_folder_;
+  std::optional<Facts> read_;  // used by the session's thread
+  mutable std::mutex mutex_;
+  ControlTokens tokens_;  // guarded by mutex_
+};
+
+std::function<bool(const TokenHolder&)> hosted_holders(const fs::path& run_folder) {
+  const auto names = hosted_names(run_folder);
+  return [all = std::set<std::string>(names.begin(), names.end())](const TokenHolder& holder) {
+    return all.contains(holder.name());
+  };
+}
+
+Status validate(const ControlApiOptions& options) {
+  ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.address));
+  if (address.is_loopback || options.is_behind_proxy) return ok();
+  return error(Code::kInvalid, "the control API on {} would send tokens without TLS",
+               options.address)
+      .note(
+          "listen on 127.0.0.1; or add --behind-proxy if only a proxy that adds TLS reaches the "
+          "address");
+}
+
+Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& options,
+                                                     const fs::path& run_folder,
+                                                     std::function<void(const std::string&)> warn) {
+  RETURN_IF_ERROR(validate(options));
+  remove_old_uploads(run_folder);
+  ASSIGN_OR_RETURN(const ControlTokens tokens, read_control_tokens(run_folder));
+  std::string new_token;
+  if (!tokens.has(TokenHolder())) {
+    ASSIGN_OR_RETURN(new_token,
+                     rotate_control_token(run_folder, TokenHolder(), hosted_holders(run_folder)));
+  }
+  auto known = std::make_shared<Known>(run_folder);
+  RETURN_IF_ERROR(known->look());
+  HttpListenerOptions listens;
+  listens.listen = options.address;
+  listens.connections_max = 256;
+  listens.requests_max = 64;
+  listens.body_bytes_max = kBodyBytesMax;
+  listens.bytes_max = 64 * kBodyBytesMax;
+  HttpDoor door;
+  door.holder_of = [known](std::string_view token) -> std::optional<std::string> {
+    const auto holder = known->find(token);
+    if (!holder) return std::nullopt;
+    return text_of(*holder);
+  };
+  door.error_body = [](int32_t status, std::string_view message) {
+    return listener_fault(status, message).json().dump();
+  };
+  ASSIGN_OR_RETURN(auto listener, make_http_listener(listens, std::move(door)));
+  std::unique_ptr<ControlApi> made(
+      new ControlApi(run_folder, std::move(known), std::move(listener), std::move(warn)));
+  made->new_token_ = std::move(new_token);
+  return made;
+}
+
+ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
+                       std::shared_ptr<HttpListener> listener,
+                       std::function<void(const std::string&)> warn)
+    : run_folder_(run_folder),
+      known_(std::move(known)),
+      warn_(std::move(warn)),
+      audit_(run_folder / "logs"),
+      requests_({.run_folder = run_folder,
+                 .reply = [this](uint64_t request,
+                                 const ControlRequests::Reply& made) { reply(request, made); },
+                 .new_token =
+                     [this](const TokenHolder& holder) {
+                       return rotate_control_token(run_folder_, holder,
+                                                   hosted_holders(run_folder_));
+                     },
+                 .audit = [this](const AuditEntry& entry) { note(entry); },
+                 .wall_time = [] { return iso_time(wall_seconds()); }}),
+      listener_(std::move(listener)) {}
+
+ControlApi::~ControlApi() { listener_->stop(); }
+
+/// A call that the listener refuses is a mistake of this file, or it has too many calls.
+void ControlApi::call(std::string body) {
+  OutsideCall made;
+  made.id = next_call_++;
+  made.body = std::move(body);
+  if (const Status asked = listener_->ask(std::move(made)); !asked.ok())
+    warn_("the control API: " + asked.error().text());
+}
+
+std::vector<CommandInbox::Ask> ControlApi::poll(Time now) {
+  look_at_tokens(now);
+  for (int i = 0; i < kRoundsMax; ++i) {
+    while (accepts_.size() < kAccepts) {
+      accepts_.insert(next_call_);
+      call(accept_call());
+    }
+    if (closed_call_ == 0) {
+      closed_call_ = next_call_;
+      call(closed_call());
+    }
+    if (!listener_->has_work()) break;
+    for (const OutsideAnswer& answer : listener_->receive_answers()) receive(answer, now);
+  }
+  requests_.tick(now);
+  return requests_.take_asks();
+}
+
+void ControlApi::receive(const OutsideAnswer& answer, Time now) {
+  if (accepts_.erase(answer.id) > 0) {
+    const auto request = read_client_request(answer.body);
+    CHECK(request.ok(), "a listener gave what is no request");
+    return requests_.handle(answer.id, *request, holder_of(request->tenant), now);
+  }
+  if (answer.id != closed_call_) return;  // whether a reply was sent
+  closed_call_ = 0;
+  const auto closed = read_closed(answer.body);
+  CHECK(closed.ok(), "a listener gave what is no list of requests");
+  for (const uint64_t request : *closed) requests_.closed(request);
+}
+
+void ControlApi::reply(uint64_t request, const ControlRequests::Reply& made) {
+  ClientReply sent;
+  sent.request = request;
+  sent.status = made.status;
+  sent.body = made.body.dump() + "\n";
+  sent.retry_after = made.retry_after;
+  call(reply_call(sent));
+}
+
+void ControlApi::look_at_tokens(Time now) {
+  if (now < next_look_) return;
+  next_look_ = now + kTokensEvery;
+  if (const Status read = known_->look(); !read.ok())
+    warn_("the tokens of the control API that were read before stay: " + read.error().text());
+}
+
+/// A full disk does not end the run; the first line that is lost is reported.
+void ControlApi::note(const AuditEntry& entry) {
+  const Status added = audit_.add(entry);
+  if (!added.ok() && !std::exchange(has_audit_failed_, true))
+    warn_("logs/audit.jsonl lacks requests: " + added.error().text());
+}
+
+}  // namespace primerl

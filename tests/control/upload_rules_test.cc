@@ -1,0 +1,183 @@
+// The file of a tenant that comes over HTTP: one test for each way around the rules.
+#include "runtime/control/upload_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "graph/base/files.h"
+#include "runtime/backends/resource_catalog.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kGood = R"([tenant.alice]
+environment = { name = "reverse_text" }
+max_steps = 100
+
+[tenant.alice.adapter]
+rank = 8
+)";
+
+struct UploadRulesTest : ::testing::Test {
+  std::optional<ControlFault> check(std::string_view text) { return check_upload(text, catalog); }
+  /// The fault of a tenant with these lines instead of its environment.
+  ControlFault fault_of(const std::string& lines) {
+    const auto fault = check("[tenant.alice]\n" + lines + "\n[tenant.alice.adapter]\nrank = 8\n");
+    EXPECT_TRUE(fault) << lines;
+    return fault.value_or(ControlFault());
+  }
+  const Catalog catalog = full_catalog();
+  ScratchFolder scratch;
+};
+
+TEST_F(UploadRulesTest, AcceptsValuesAndAnEnvironmentOfTheProgram) {
+  EXPECT_FALSE(check(kGood));
+  const std::string example =
+      read_text_file(std::string(PRIMERL_SOURCE_DIR) + "/examples/hosted/alice.toml").value();
+  EXPECT_FALSE(check(example)) << "the example may be sent as it is";
+}
+
+TEST_F(UploadRulesTest, ACommandIsRefusedWithTheWayForTheOperator) {
+  const ControlFault fault =
+      fault_of(R"(environment = { name = "process", command = ["sh", "-c", "id"] })");
+  EXPECT_EQ(fault.status, 400);
+  EXPECT_THAT(fault.error, HasSubstr("'process' runs a program"));
+  EXPECT_THAT(fault.help, HasSubstr("primerl-graph tenant add"));
+  EXPECT_EQ(fault.where, "tenant.toml:2:24");
+}
+
+TEST_F(UploadRulesTest, APythonFileIsRefused) {
+  EXPECT_THAT(fault_of(R"(environment = { name = "python", file = "x.py" })").error,
+              HasSubstr("runs a program"));
+  EXPECT_THAT(fault_of("environment = { name = \"reverse_text\" }\n"
+                       "reward = { name = \"python\", file = \"r.py\" }")
+                  .error,
+              HasSubstr("runs a program"));
+}
+
+TEST_F(UploadRulesTest, EveryKeyThatRunsOrReachesSomethingIsRefusedAtAnyDepth) {
+  for (const char* key : {"command", "python", "plugins", "address", "include"}) {
+    EXPECT_THAT(fault_of(fmt::format("{} = \"x\"", key)).error, HasSubstr("not allowed")) << key;
+    EXPECT_THAT(fault_of(fmt::format("sampling = {{ {} = \"x\" }}", key)).error,
+                HasSubstr("not allowed"))
+        << key;
+    EXPECT_THAT(
+        fault_of(fmt::format("environment = {{ name = \"reverse_text\", {} = \"x\" }}", key)).error,
+        HasSubstr("not allowed"))
+        << key;
+    EXPECT_THAT(check(fmt::format("{} = \"x\"\n{}", key, kGood))->error, HasSubstr("not allowed"))
+        << key;
+  }
+}
+
+TEST_F(UploadRulesTest, AnAbsolutePathIsRefused) {
+  EXPECT_THAT(fault_of(R"(environment = { name = "dataset", file = "/etc/passwd" })").help,
+              HasSubstr("tenant add"));
+}
+
+TEST_F(UploadRulesTest, APathThatLeavesItsFolderIsRefused) {
+  const auto fault = check(
+      "[tenant.alice]\nenvironment = { name = \"reverse_text\" }\n"
+      "[tenant.alice.adapter]\nrank = 8\npath = \"../../bob/adapter\"\n");
+  ASSERT_TRUE(fault);
+  EXPECT_THAT(fault->error, HasSubstr("'path' names a file"));
+  EXPECT_EQ(fault->where, "tenant.toml:5:1");
+}
+
+TEST_F(UploadRulesTest, AMisspeltKeyDoesNotPassAsAnotherOne) {
+  // The check of a graph file reads what was meant, and would show lines of the file that it names.
+  EXPECT_THAT(check("inclde = \"/etc/passwd\"\n" + kGood)->error, HasSubstr("no 'inclde'"));
+  EXPECT_THAT(fault_of(R"(enviroment = { name = "python", file = "x.py" })").help,
+              HasSubstr("'environment'"));
+  EXPECT_THAT(fault_of(R"(environment = { name = "pyton", file = "x.py" })").error,
+              HasSubstr("names nothing"));
+  EXPECT_TRUE(
+      check("[tenant.alice]\nenvironment = { name = \"reverse_text\" }\n"
+            "[tenant.alice.adapter]\nrank = 8\npth = \"/etc\"\n"));
+}
+
+TEST_F(UploadRulesTest, AGraphInTheFileIsRefused) {
+  EXPECT_THAT(check("[graph]\nplugins = [\"x.so\"]\n" + kGood)->error, HasSubstr("no 'graph'"));
+  EXPECT_THAT(check("[node.env]\nactor = \"env\"\n" + kGood)->error, HasSubstr("no 'node'"));
+  EXPECT_THAT(check("[model.main]\npath = \"/\"\n" + kGood)->error, HasSubstr("no 'model'"));
+}
+
+TEST_F(UploadRulesTest, ANulIsRefusedAsByteAndAsEscape) {
+  std::string text = kGood;
+  text.insert(3, 1, '\0');
+  EXPECT_THAT(check(text)->error, HasSubstr("NUL"));
+  EXPECT_THAT(fault_of(R"(best_by = "reward\u0000")").error, HasSubstr("NUL"));
+  EXPECT_THAT(fault_of(R"(sampling = { stop = ["a\u0000b"] })").error, HasSubstr("NUL"));
+}
+
+TEST_F(UploadRulesTest, ATemplateOfTheModelMayBeChosenButNoFileOfOne) {
+  EXPECT_FALSE(
+      check("[tenant.alice]\nenvironment = { name = \"reverse_text\" }\nchat = { name = "
+            "\"tool_use\" }\n"));
+  EXPECT_THAT(fault_of(R"(chat = { template = "../template.jinja" })").error,
+              HasSubstr("no key 'template'"));
+  EXPECT_THAT(fault_of(R"(chat = { file = "template.jinja" })").error, HasSubstr("no key 'file'"));
+}
+
+TEST_F(UploadRulesTest, AMixedTenantIsCheckedInEachEnvironment) {
+  const auto fault = check(
+      "[[tenant.alice.environments]]\nenvironment = { name = \"reverse_text\" }\n"
+      "[[tenant.alice.environments]]\nenvironment = { name = \"python\", file = \"x.py\" }\n");
+  ASSERT_TRUE(fault);
+  EXPECT_THAT(fault->error, HasSubstr("'python'"));
+}
+
+TEST_F(UploadRulesTest, ExactlyOneTenantIsAccepted) {
+  EXPECT_THAT(check("")->error, HasSubstr("exactly one tenant"));
+  EXPECT_THAT(check(kGood + "[tenant.bob]\n")->error, HasSubstr("exactly one tenant"));
+  EXPECT_THAT(check("tenant = 3\n")->error, HasSubstr("exactly one tenant"));
+}
+
+TEST_F(UploadRulesTest, WhatIsNotTomlIsNamedWithItsPlace) {
+  const auto fault = check("[tenant.alice\n");
+  ASSERT_TRUE(fault);
+  EXPECT_THAT(fault->where, StartsWith("tenant.toml:1:"));
+}
+
+TEST_F(UploadRulesTest, AFileHasAtMostTheWrittenNumberOfBytes) {
+  std::string text = kGood + "#";
+  text.resize(kUploadBytesMax, 'x');
+  EXPECT_FALSE(check(text));
+  EXPECT_EQ(check(text + "x")->status, 413);
+}
+
+TEST_F(UploadRulesTest, AnUploadHasAFolderOfItsOwnThatOnlyTheOwnerReads) {
+  const fs::path one = write_upload(scratch.path(), kGood).value();
+  const fs::path other = write_upload(scratch.path(), kGood).value();
+  EXPECT_NE(one.parent_path(), other.parent_path());
+  EXPECT_EQ(read_text_file(one).value(), kGood);
+  for (const fs::path& path : {one.parent_path(), one}) {
+    struct stat facts {};
+    ASSERT_EQ(::stat(path.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 077, 0U) << path;
+  }
+  remove_upload(one);
+  EXPECT_FALSE(fs::exists(one.parent_path()));
+  EXPECT_TRUE(fs::exists(other));
+  remove_old_uploads(scratch.path());
+  EXPECT_FALSE(fs::exists(scratch.path() / "uploads"));
+}
+
+TEST_F(UploadRulesTest, ALinkInPlaceOfTheFolderIsNotFollowed) {
+  const fs::path elsewhere = scratch.path() / "elsewhere";
+  fs::create_directory(elsewhere);
+  fs::create_directory_symlink(elsewhere, scratch.path() / "uploads");
+  EXPECT_EQ(write_upload(scratch.path(), kGood).error().code(), Code::kInvalid);
+  remove_old_uploads(scratch.path());
+  EXPECT_TRUE(fs::exists(elsewhere)) << "the link alone is removed";
+  EXPECT_TRUE(fs::is_empty(elsewhere));
+}
+
+}  // namespace
+}  // namespace primerl::testing
