@@ -38,7 +38,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
   links_.set_now(now);
   RETURN_IF_ERROR(steps_.make_resources());
   if (from != nullptr) {
-    RETURN_IF_ERROR(actors_.restore_slots(*from, now));
+    RETURN_IF_ERROR(steps_.restore_slots(*from, now));
     RETURN_IF_ERROR(steps_.tell_joined());
     RETURN_IF_ERROR(steps_.restore_resources(*from));
   }

@@ -92,8 +92,8 @@ class GroupActors {
 
   /// Makes the actors of the slot, whose tenant has joined; shared actors know the tenant then.
   Status occupy(TenantSlot tenant, Time now);
-  /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. Returns
-  /// the first error, after all were called.
+  /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. An actor
+  /// whose start() failed is left out. Returns the first error, after all were called.
   Status notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t step, Time now);
   /// Tells all actors of the tenants' changes again, before a saved state is restored into them.
   Status repeat_changes(Time now);
