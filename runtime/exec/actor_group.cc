@@ -83,6 +83,7 @@ void ActorGroup::Body::resume(Time now) {
   common_->setup.step_source = nullptr;
   links_.resume();
   steps_.resume();
+  actors_.report_at_end_of_record();
   after_change();
 }
 

@@ -13,6 +13,7 @@ Result<std::shared_ptr<const Tenant>> GroupCommon::make_tenant(const TenantChang
 
 Status GroupActors::occupy(TenantSlot tenant, Time now) {
   leaving_.erase(tenant);
+  set_aside_.erase(tenant);  // an order that came late was about an earlier tenant
   // All shared actors know the tenant, also if one of its own actors cannot be made.
   for (uint32_t i = 0; i < slots_.size(); ++i)
     if (common_->tenant_of(i).is_none()) slots_[i].running->refresh_tenants();

@@ -134,5 +134,35 @@ TEST_F(JoiningGroup, ResourcesOfASavedStateFreeASlotBeforeItIsTakenAgain) {
   EXPECT_THAT(heard_, ElementsAre("resource hears leave of t0", "resource hears join of bob"));
 }
 
+struct EndedRecord final : StepSource {
+  const RecordedStep* next() const override { return nullptr; }
+  void diverged(std::string what) override { ADD_FAILURE() << what; }
+};
+
+/// The executor would take it for the tenant that has the slot now.
+TEST_F(JoiningGroup, ATenantThatFinishedAndLeftInTheRecordIsNotReported) {
+  EndedRecord record;
+  start();
+  stage_->common->setup.step_source = &record;
+  stage_->puppet(0).world().finish(TenantSlot(0));
+  stage_->actors.apply_effects(stage_->actors.running(0));
+  stage_->common->tenants.make({Kind::kLeave, TenantSlot(0), 0, "t0", ""}, nullptr);
+  stage_->actors.vacate(TenantSlot(0), Time());
+  stage_->actors.report_at_end_of_record();
+  EXPECT_TRUE(stage_->finished.empty());
+}
+
+TEST_F(JoiningGroup, ATenantThatFinishedInTheRecordIsReportedAtItsEnd) {
+  EndedRecord record;
+  start();
+  stage_->common->setup.step_source = &record;
+  stage_->puppet(0).world().finish(TenantSlot(0));
+  stage_->actors.apply_effects(stage_->actors.running(0));
+  EXPECT_TRUE(stage_->finished.empty()) << "it may leave in the record";
+  stage_->common->setup.step_source = nullptr;
+  stage_->actors.report_at_end_of_record();
+  EXPECT_THAT(stage_->finished, ElementsAre(TenantSlot(0)));
+}
+
 }  // namespace
 }  // namespace primerl::testing
