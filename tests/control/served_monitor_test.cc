@@ -9,7 +9,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 /// examples/hosted in four processes.
 class ServedMonitor : public MonitorStage {
