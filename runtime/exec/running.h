@@ -106,8 +106,8 @@ class Running final : public Services, public OutputSink, public Resources {
   bool is_vacant() const { return is_vacant_; }
   /// Whether start() has succeeded. Before that there may be no actor.
   bool has_begun() const { return has_begun_; }
-  /// Whether the message that is handled is of a slot without a tenant. Only a group that followed
-  /// a record may have one: it refuses them when they arrive later.
+  /// Whether the message that is handled is of a slot without a tenant: another group has answered
+  /// a tenant that failed and has left here. Its step is an error, and no actor gets it.
   bool is_for_free_slot() const;
   Actor& actor() { return *actor_; }
   const Actor& actor() const { return *actor_; }
