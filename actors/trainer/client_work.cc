@@ -343,6 +343,7 @@ Status Trainer::begin_folder(std::string_view path, WeightsDone answer, bool wei
   save.commit = [&files, tenant = tenant_, path = std::string(path), weights_only] {
     return files.commit_client_folder(tenant, path, weights_only);
   };
+  save.is_of_client = true;
   RETURN_IF_ERROR(learner_->begin_save(std::move(save)));
   client_.folder = OpenFolder{std::string(path), path == kFirstFolder, std::move(answer)};
   services().set_timer("save", kLookAgain);

@@ -142,7 +142,11 @@ Json Trainer::checkpoint_state(const Tenant& tenant) const {
 }
 
 Status Trainer::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
-  if (kind == TenantChange::Kind::kLeave) weights_->drop(weights_key(services(), slot));
+  if (kind != TenantChange::Kind::kLeave) return ok();
+  const WeightsKey moving = weights_key(services(), slot);
+  for (const SnapshotOfClient& each : client_.snapshots)
+    weights_->drop(snapshot_key(moving, each.number));
+  weights_->drop(moving);
   return ok();
 }
 

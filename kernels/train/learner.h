@@ -168,6 +168,7 @@ struct LearnerSave {
   Time now;  // when it was asked for, by the run's clock
   std::function<Status()> commit;
   Duration lasts_max = Duration::seconds(1800);  // SaveLimit
+  bool is_of_client = false;  // a folder that a client asked for, and no checkpoint of the run
 };
 
 /// How long a save may last, counted from the first end_of_save(). It is not counted from the

@@ -83,7 +83,12 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     if (tenant->tenant.is_none() || tenant->tenant.index() >= num_slots)
       return error(Code::kCorrupt, "process '{}' said that tenant slot {} has finished, of {}",
                    plan_.process(from).name, tenant->tenant.value, num_slots);
-    if (is_served_) return ok();
+    if (is_served_) {
+      // Its actors may wait for what was lost with the failure: in each process they count as idle.
+      // tenant_control.h drains the slot, and a later tenant of it is another.
+      if (!tenant->fault.empty()) tell_all(SetTenantAside{tenant->tenant});
+      return ok();
+    }
     if (!tenant->fault.empty() && set_aside_.emplace(tenant->tenant, tenant->fault).second)
       tell_all(SetTenantAside{tenant->tenant});
     finished_.insert(tenant->tenant);

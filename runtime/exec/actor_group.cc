@@ -38,7 +38,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
   links_.set_now(now);
   RETURN_IF_ERROR(steps_.make_resources());
   if (from != nullptr) {
-    RETURN_IF_ERROR(actors_.restore_slots(*from, now));
+    RETURN_IF_ERROR(steps_.restore_slots(*from, now));
     RETURN_IF_ERROR(steps_.tell_joined());
     RETURN_IF_ERROR(steps_.restore_resources(*from));
   }
@@ -83,6 +83,7 @@ void ActorGroup::Body::resume(Time now) {
   common_->setup.step_source = nullptr;
   links_.resume();
   steps_.resume();
+  actors_.report_at_end_of_record();
   after_change();
 }
 

@@ -378,8 +378,8 @@ class ActorGroup {
   /// sends nothing. After an error the group must not be used any more.
   Status restore(const GroupState& state, Time now);
 
-  /// The group whose step the calling thread runs; none outside of steps. A shared resource (a
-  /// weight channel) uses it to find the calling group.
+  /// The group whose step the calling thread runs, or for which it makes the tenants of a saved
+  /// state; else none. A shared resource (a weight channel) uses it to find the calling group.
   static GroupId running_here();
 
   // From any thread ------------------------------------------------------------------------------

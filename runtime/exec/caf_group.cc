@@ -119,7 +119,9 @@ void GroupCell::change_tenant(const TenantChange& change) {
 void GroupCell::drain_tenant(TenantSlot tenant) {
   {
     const std::lock_guard lock(mutex_);
-    if (undrained_.contains(tenant) && !tenants_.back().change) return;
+    // One that waits already serves, unless the tenant changes after it.
+    for (auto each = tenants_.rbegin(); each != tenants_.rend() && !each->change; ++each)
+      if (each->drain == tenant) return;
     tenants_.push_back({std::nullopt, tenant});
     undrained_.insert(tenant);
   }
@@ -294,8 +296,9 @@ void GroupCell::drain_set_aside(Time now) {
   aside_waits_ = false;
   std::set<TenantSlot> tenants;
   {
+    // Another tenant may have the slot when the next one is set aside.
     const std::lock_guard lock(mutex_);
-    tenants = set_aside_;
+    tenants.swap(set_aside_);
   }
   for (const TenantSlot tenant : tenants) group_.set_aside(tenant, now);
 }

@@ -177,8 +177,8 @@ class GroupCell final : public GroupExecutor {
   size_t num_arrivals_ = 0;
   std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
-  uint64_t ordered_cut_ = 0;  // newest
-  std::set<TenantSlot> set_aside_;
+  uint64_t ordered_cut_ = 0;             // newest
+  std::set<TenantSlot> set_aside_;       // not yet given to the group
   std::vector<ActorCommand> commands_;   // at most kCommandsMax
   std::vector<TenantWork> tenants_;      // in the order in which they were given
   std::multiset<TenantSlot> undrained_;  // slots of the drains in tenants_

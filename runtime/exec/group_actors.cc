@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/exec/executor.h"
 #include "runtime/wire/msgpack_codec.h"
 
 namespace primerl {
@@ -44,7 +45,7 @@ void GroupActors::apply_effects(Running& running) {
   running.pauses.clear();
   for (TenantSlot tenant : running.finished) {
     finished_.insert(tenant);
-    setup().executor->tenant_finished(tenant);
+    if (!reports_later()) setup().executor->tenant_finished(tenant);
   }
   running.finished.clear();
   for (auto& [tenant, why] : running.failures)
@@ -112,7 +113,20 @@ void GroupActors::give_up(Running& running, TenantSlot tenant, Error why) {
   setup().process_services->log(
       LogLevel::kError, running.self_name(),
       fmt::format("tenant '{}' is set aside, the others continue: {}", name, why.text()));
-  setup().executor->tenant_failed(tenant, failed_.at(tenant));
+  if (!reports_later()) setup().executor->tenant_failed(tenant, failed_.at(tenant));
+}
+
+bool GroupActors::reports_later() const {
+  return setup().step_source != nullptr && check_slot(*setup().plan, TenantSlot(0)).ok();
+}
+
+void GroupActors::report_at_end_of_record() {
+  if (check_slot(*setup().plan, TenantSlot(0)).ok()) report_tenants();
+}
+
+void GroupActors::report_tenants() {
+  for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
+  for (const auto& [tenant, why] : failed_) setup().executor->tenant_failed(tenant, why);
 }
 
 Status GroupActors::replace(uint32_t actor, Time now) {
@@ -308,8 +322,7 @@ void GroupActors::restore_tenants(const GroupState& state) {
   failed_ = state.failed;
   set_aside_ = state.set_aside;
   leaving_ = state.leaving;
-  for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
-  for (const auto& [tenant, why] : failed_) setup().executor->tenant_failed(tenant, why);
+  if (!reports_later()) report_tenants();
 }
 
 Status GroupActors::put_back(const SavedInput& saved) {

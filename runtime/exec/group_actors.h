@@ -92,8 +92,8 @@ class GroupActors {
 
   /// Makes the actors of the slot, whose tenant has joined; shared actors know the tenant then.
   Status occupy(TenantSlot tenant, Time now);
-  /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. Returns
-  /// the first error, after all were called.
+  /// Actor::on_tenant() of the slot's actors, then of the shared ones, in instance order. An actor
+  /// whose start() failed is left out. Returns the first error, after all were called.
   Status notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t step, Time now);
   /// Tells all actors of the tenants' changes again, before a saved state is restored into them.
   Status repeat_changes(Time now);
@@ -115,6 +115,9 @@ class GroupActors {
   /// Calls the executor for every tenant that finished or failed.
   Status restore_actors(const GroupState& state);
   void restore_tenants(const GroupState& state);
+  /// The record that the group followed has ended: calls the executor for every tenant that has
+  /// finished or failed and is still there. Nothing where it was called at once.
+  void report_at_end_of_record();
   /// An input of another kind than a message, before the group's first step. A group that follows a
   /// record gets drains and expired timers from the record.
   Status put_back(const SavedInput& saved);
@@ -150,6 +153,10 @@ class GroupActors {
   void update_vacant();
   Status repeat_changes(uint32_t actor, Time now);
   void drain(uint32_t actor, Time now);
+  /// While a group follows a record in which tenants come and go: one that finished may have left
+  /// since, and the executor would take it for the later tenant of its slot.
+  bool reports_later() const;
+  void report_tenants();
   TenantSlot tenant_served(Running& running) const;
   void give_up(Running& running, TenantSlot tenant, Error why);
   void set_timer(uint32_t actor, const TimerChange& change, Time now);

@@ -214,10 +214,9 @@ Status GroupLinks::accept_message(GroupId from, BatchedMessage&& message) {
       links[message.link.index()].sender_group != from)
     return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
                  common_.planned().name, message.link.value);
-  // In a group that follows its record the tenant may join at a later step of the record.
-  if (setup().step_source == nullptr && common_.tenants.is_free(message.envelope.tenant))
-    return error(Code::kCorrupt, "'{}' got a message for tenant slot {}, which has no tenant",
-                 common_.planned().name, message.envelope.tenant.value);
+  // A message for a free slot is taken and handled without its actor (Running::handle()). A shared
+  // actor may still answer a tenant that failed when it has left here, and in a group that follows
+  // its record the tenant may join at a later step.
   const uint32_t in_index = links[message.link.index()].in_index;
   InLink& in = inbox_.links[in_index];
   if (const TenantSlot slot = message.envelope.tenant; counts_slots_ && !in.link->is_remote &&

@@ -20,8 +20,11 @@ Result<std::shared_ptr<const Tenant>> GroupCommon::make_tenant(const TenantChang
 
 Status GroupActors::occupy(TenantSlot tenant, Time now) {
   leaving_.erase(tenant);
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
+  set_aside_.erase(tenant);  // an order that came late was about an earlier tenant
+  // All shared actors know the tenant, also if one of its own actors cannot be made.
+  for (uint32_t i = 0; i < slots_.size(); ++i)
     if (common_->tenant_of(i).is_none()) slots_[i].running->refresh_tenants();
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (common_->tenant_of(i) != tenant) continue;
     slots_[i].has_drained = false;
     RETURN_IF_ERROR(make_actor(i, now));
@@ -34,7 +37,7 @@ Status GroupActors::notify(TenantSlot tenant, TenantChange::Kind kind, uint64_t 
   Status first;
   const auto call = [&](uint32_t actor) {
     Running& running = *slots_[actor].running;
-    if (running.is_vacant()) return;
+    if (running.is_vacant() || !running.has_begun()) return;
     const Status status = running.on_tenant(tenant, kind, step, now);
     if (first.ok() && !status.ok()) first = status;
     apply_effects(running);

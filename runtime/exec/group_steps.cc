@@ -27,6 +27,9 @@ GroupSteps::GroupSteps(std::shared_ptr<GroupCommon> common, GroupLinks& links, G
   handling_.set(InstanceId::kNone);
 }
 
+GroupSteps::Here::Here(GroupId group) { step_here = group.value; }
+GroupSteps::Here::~Here() { step_here = GroupId::kNone; }
+
 GroupId GroupSteps::running_here() { return GroupId(step_here); }
 GroupId GroupSteps::enter(GroupId group) { return GroupId(std::exchange(step_here, group.value)); }
 
@@ -234,9 +237,8 @@ void GroupSteps::mark_running(Time now) {
 
 void GroupSteps::run() {
   CHECK(step_ != Step::kNone, "run_step() without begin_step()");
-  step_here = setup().group.value;
+  const Here here(setup().group);
   run_actors();
-  step_here = GroupId::kNone;
 }
 
 void GroupSteps::run_actors() {

@@ -34,6 +34,9 @@ class GroupSteps {
   Status restore_resources(const GroupState& state);
   /// Tells new resources of the tenants that are not those of the plan. Before restore_resources().
   Status tell_joined();
+  /// GroupActors::restore_slots(). running_here() is this group meanwhile: each tenant is made for
+  /// it.
+  Status restore_slots(const GroupState& state, Time now);
   /// Moves them out; the group makes no further step.
   std::vector<std::shared_ptr<Resource>> release_resources();
   bool resources_have_work() const;
@@ -68,7 +71,7 @@ class GroupSteps {
   bool is_changing_tenant() const { return step_ == Step::kTenant; }
   /// Index of the actor of this step, or of the last one.
   uint32_t current() const { return current_; }
-  /// The group whose step the calling thread runs; none outside of steps.
+  /// The group whose step the calling thread runs, or whose slots it restores; else none.
   static GroupId running_here();
   /// The calling thread acts for `group` from now on. Returns the group before.
   static GroupId enter(GroupId group);
@@ -86,6 +89,13 @@ class GroupSteps {
 
  private:
   enum class Step { kNone, kInput, kWork, kTenant };
+  /// While it lives, running_here() is `group` on this thread.
+  struct Here {
+    explicit Here(GroupId group);
+    ~Here();
+    Here(const Here&) = delete;
+    Here& operator=(const Here&) = delete;
+  };
 
   const GroupSetup& setup() const { return common_->setup; }
   bool may_work() const;

@@ -75,11 +75,14 @@ Status GroupSteps::join(const TenantChange& change) {
   common_->tenants.make(change, tenant);
   const TenantSlot slot = change.slot;
   Status joined = tell_resources(*tenant, change.kind);
+  const bool do_actors_know = joined.ok();
   if (joined.ok()) joined = actors_.occupy(slot, tenant_began_);
   if (joined.ok()) joined = actors_.notify(slot, change.kind, num_steps_.get(), tenant_began_);
   if (joined.ok()) return ok();
-  // The group is as before. Its actors forget what they did for the tenant.
-  (void)actors_.notify(slot, TenantChange::Kind::kLeave, num_steps_.get(), tenant_began_);
+  // The group is as before. Its actors forget what they did for the tenant. Those that have not
+  // heard of it must not hear that it leaves: they would ask for a tenant that they do not have.
+  if (do_actors_know)
+    (void)actors_.notify(slot, TenantChange::Kind::kLeave, num_steps_.get(), tenant_began_);
   common_->tenants.undo_join(change);
   actors_.vacate(slot, tenant_began_);
   (void)tell_resources(*tenant, TenantChange::Kind::kLeave);
@@ -146,13 +149,19 @@ void GroupSteps::complete_tenant(Time ended) {
     setup().executor->tenant_changed(setup().group, *change, std::exchange(tenant_status_, ok()));
 }
 
+Status GroupSteps::restore_slots(const GroupState& state, Time now) {
+  const Here here(setup().group);
+  return actors_.restore_slots(state, now);
+}
+
 Status GroupSteps::tell_joined() {
-  for (const auto& tenant : common_->tenants.by_slot())
-    if (tenant != nullptr && !common_->tenants.is_planned(tenant->slot))
-      RETURN_IF_ERROR(tell_resources(*tenant, TenantChange::Kind::kJoin));
+  // A tenant that joined may have the slot of one of the plan, which must be free before.
   for (const Tenant& tenant : setup().plan->tenants)
     if (common_->tenants.by_slot()[tenant.slot.index()].get() != &tenant)
       RETURN_IF_ERROR(tell_resources(tenant, TenantChange::Kind::kLeave));
+  for (const auto& tenant : common_->tenants.by_slot())
+    if (tenant != nullptr && !common_->tenants.is_planned(tenant->slot))
+      RETURN_IF_ERROR(tell_resources(*tenant, TenantChange::Kind::kJoin));
   return ok();
 }
 

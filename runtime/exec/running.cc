@@ -118,7 +118,8 @@ Status Running::start(Time now) {
     status_ = error(Code::kInternal, "an unknown exception left its constructor or start()");
   }
   phase_ = Phase::kNone;
-  if (status_.ok()) return ok();
+  has_begun_ = status_.ok();
+  if (has_begun_) return ok();
   return Error(status_.error()).while_doing(fmt::format("starting '{}'", instance_->name));
 }
 

@@ -104,8 +104,10 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Whether the instance had no actor when it was made: its slot was free, or a client trains its
   /// tenant and its actor is a part of loops (Contract::is_for_loops).
   bool is_vacant() const { return is_vacant_; }
-  /// Whether the message that is handled is of a slot without a tenant. Only a group that followed
-  /// a record may have one: it refuses them when they arrive later.
+  /// Whether start() has succeeded. Before that there may be no actor.
+  bool has_begun() const { return has_begun_; }
+  /// Whether the message that is handled is of a slot without a tenant: another group has answered
+  /// a tenant that failed and has left here. Its step is an error, and no actor gets it.
   bool is_for_free_slot() const;
   Actor& actor() { return *actor_; }
   const Actor& actor() const { return *actor_; }
@@ -198,6 +200,7 @@ class Running final : public Services, public OutputSink, public Resources {
   std::vector<int64_t> burst_, work_burst_;  // by output
   uint64_t random_key_ = 0;
   std::unique_ptr<Actor> actor_;  // made by start()
+  bool has_begun_ = false;
 
   // State of the current step.
   enum class Phase { kNone, kStart, kHandler, kWork, kControl } phase_ = Phase::kNone;

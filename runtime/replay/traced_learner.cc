@@ -17,12 +17,14 @@ enum class LearnerCall : uint8_t {
   kTurn,
   kSaved,
   kEvaluate,
-  kBegin
+  kBegin,
+  kClientSave
 };
 
 std::string_view to_string(LearnerCall call) {
-  constexpr std::string_view kNames[] = {"step", "snapshot", "save",     "load",        "limits",
-                                         "turn", "saved",    "evaluate", "begin tenant"};
+  constexpr std::string_view kNames[] = {
+      "step", "snapshot", "save",     "load",         "limits",
+      "turn", "saved",    "evaluate", "begin tenant", "save of a client"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
@@ -327,12 +329,14 @@ Status TracedLearner::save(TenantSlot tenant, const std::filesystem::path& folde
 
 Status TracedLearner::begin_save(LearnerSave save) {
   const TenantSlot tenant = save.tenant;
-  if (is_replaying(tenant)) return calls_->take_status(LearnerCall::kSave);
+  // A client's folder is not taken for the checkpoint of a training step (step_that_saved()).
+  const LearnerCall call = save.is_of_client ? LearnerCall::kClientSave : LearnerCall::kSave;
+  if (is_replaying(tenant)) return calls_->take_status(call);
   const Status begun = learner_->begin_save(std::move(save));
-  if (!begun.ok()) return calls_->keep(LearnerCall::kSave, begun);
+  if (!begun.ok()) return calls_->keep(call, begun);
   LearnerAnswer answer;
   answer.tenant = tenant;
-  calls_->keep(LearnerCall::kSave, std::move(answer));
+  calls_->keep(call, std::move(answer));
   return ok();
 }
 

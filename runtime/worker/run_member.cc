@@ -86,9 +86,9 @@ Status RunMember::obey(const Payload& message) {
     if (running_.valid()) executor_->request_drain();
   }
   if (const auto* aside = as_if<SetTenantAside>(message)) {
-    if (aside->tenant.is_none() || aside->tenant.index() >= plan_->tenants.size())
+    if (aside->tenant.is_none() || aside->tenant.index() >= plan_->num_slots())
       return error(Code::kCorrupt, "a message sets tenant slot {} aside; the plan has {}",
-                   aside->tenant.value, plan_->tenants.size());
+                   aside->tenant.value, plan_->num_slots());
     set_aside_.insert(aside->tenant);
     if (running_.valid()) executor_->set_aside(aside->tenant);
   }

@@ -116,6 +116,17 @@ TEST_F(ClientStory, ASnapshotHasAKeyOfItsOwnAndAFolder) {
             static_cast<uint8_t>(Code::kNotFound));
 }
 
+/// The channel has a limited number of keys, and the slot is used again.
+TEST_F(ClientStory, SnapshotsLeaveTheChannelWithTheirTenant) {
+  work();
+  const WeightsKey moving{kClient, AdapterId(0)};
+  ASSERT_FALSE(change(WeightsAction::kSnapshot).fault.is_set());
+  ASSERT_FALSE(weights->newest(snapshot_key(moving, 1)).is_none());
+  ASSERT_TRUE(trainer.node().on_tenant(kClient, TenantChange::Kind::kLeave).ok());
+  EXPECT_TRUE(weights->newest(snapshot_key(moving, 1)).is_none());
+  EXPECT_TRUE(weights->newest(moving).is_none());
+}
+
 TEST_F(ClientStory, SnapshotsInUseHaveALimit) {
   work();
   AdapterId last;

@@ -9,7 +9,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 /// examples/hosted in four processes.
 class ServedMonitor : public MonitorStage {
@@ -94,13 +93,14 @@ TEST_F(ServedMonitor, AnIdleRunIsNotStalled) {
       << "an input waits";
 }
 
-TEST_F(ServedMonitor, AFailedTenantIsNotSetAsideButLeaves) {
+TEST_F(ServedMonitor, AFailedTenantIsSetAsideAndLeaves) {
   serve();
   add_alice();
   answer_all(Kind::kJoin);
   say(process("driver"), TenantFinished{TenantSlot(0), "its reward is gone"});
-  const auto sent = sent_until(process("training"), "DrainTenant");
-  EXPECT_THAT(sent, Not(Contains("SetTenantAside")));
+  // Its actors may wait for what was lost: they count as idle in every process, so the drain ends.
+  const auto sent = sent_until(process("training"), "SetTenantAside");
+  EXPECT_THAT(sent, Contains("DrainTenant"));
   drain_all();
   answer_all(Kind::kLeave);
   EXPECT_EQ(state(), "failed");

@@ -221,6 +221,14 @@ class ASaveInARecord : public ::testing::Test {
   int num_commits_ = 0;
 };
 
+/// A fork looks for the checkpoint of a training step among the saves.
+TEST_F(ASaveInARecord, OfACheckpointIsNoneOfAClient) {
+  const auto learner = follow();
+  LearnerSave save{TenantSlot(0), folder_.path() / "new", at(0), [] { return ok(); }};
+  save.is_of_client = true;
+  EXPECT_FALSE(learner->begin_save(std::move(save)).ok());
+}
+
 TEST_F(ASaveInARecord, HasNoEndBeforeTheRecordHasOne) {
   const auto learner = follow();
   begin(*learner);

@@ -158,6 +158,8 @@ TEST_F(HostedMember, ASlotThatThePlanDoesNotHaveIsAFault) {
   begin();
   EXPECT_EQ(change(Kind::kJoin, 3, TenantSlot(2)).error().code(), Code::kCorrupt);
   EXPECT_EQ(obey(Payload::of(DrainTenant{TenantSlot(), 3, 1})).error().code(), Code::kCorrupt);
+  EXPECT_EQ(obey(Payload::of(SetTenantAside{TenantSlot(2)})).error().code(), Code::kCorrupt);
+  EXPECT_TRUE(obey(Payload::of(SetTenantAside{kFree})).ok()) << "a tenant may have joined it";
 }
 
 TEST_F(HostedMember, WaitingOrdersAreBounded) {
