@@ -1,4 +1,6 @@
 // The tinker actor: training requests, their order, repeats and answers, saved weights.
+#include <limits>
+
 #include "tests/actors/tinker_story.h"
 
 namespace primerl::testing {
@@ -7,6 +9,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -52,6 +55,23 @@ TEST_F(TinkerTraining, RequestsRunByTheirNumberEvenIfTheFirstComesLast) {
   EXPECT_THAT(answer(first), StartsWith("200 "));
   EXPECT_THAT(answer(second), StartsWith("200 "));
   EXPECT_THAT(answer(third), AllOf(HasSubstr("\"grad_norm\":2"), HasSubstr("\"version\":1")));
+}
+
+TEST_F(TinkerTraining, AnUpdateThatWasSkippedHasNoNumberThatClientsCannotRead) {
+  const std::string first = future(pass(model(), 1)), second = future(step(model(), 2));
+  passed(passes().at(0).request);
+  UpdateDone skipped;
+  skipped.request = updates().at(0).request;
+  skipped.version = PolicyVersion(0);
+  skipped.skipped = true;
+  skipped.skip_reason = "the gradient is not finite";
+  skipped.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  skipped.loss = std::numeric_limits<double>::infinity();
+  give("updated", skipped);
+  EXPECT_THAT(answer(first), StartsWith("200 "));
+  EXPECT_THAT(answer(second),
+              AllOf(HasSubstr("\"skipped\":1"), Not(HasSubstr("null")),
+                    Not(HasSubstr("grad_norm")), Not(HasSubstr("\"loss\""))));
 }
 
 TEST_F(TinkerTraining, ARepeatHasTheAnswerOfItsFirstAndTrainsOnce) {
