@@ -107,7 +107,7 @@ struct Job {
   std::vector<TargetShape> shapes;
   AdamNumbers adam;             // kUpdate
   SavedWeights saved;           // of kSave, kLoad; of kSnapshot if it has a name
-  std::string folder;           // of kDropSaved
+  std::string folder;           // at the trainer: of kDropSaved, of kLoad once it is sent
   bool with_optimizer = false;  // of kLoad
   bool overwrites = false;      // of kSave
   int64_t sampler_seq = -1;     // of a sampler that it makes; -1: none

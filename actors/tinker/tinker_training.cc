@@ -257,7 +257,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
       request.action =
           job.makes_model && !job.is_reset ? WeightsAction::kReset : WeightsAction::kLoad;
       if (request.action == WeightsAction::kLoad)
-        request.name = saved_.at(to_path(job.saved)).folder;
+        request.name = job.folder;
       request.with_optimizer = job.with_optimizer;
       break;
     case JobKind::kSave:

@@ -32,8 +32,12 @@ Result<bool> Tinker::prepare(Job& job) {
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
   const std::string path = to_path(job.saved);
-  if (job.kind == JobKind::kLoad && !saved_.contains(path))
-    return error(Code::kNotFound, "no weights '{}'", path);
+  if (job.kind == JobKind::kLoad) {
+    const auto found = saved_.find(path);
+    if (found == saved_.end()) return error(Code::kNotFound, "no weights '{}'", path);
+    // Their time may end before the load is sent. The trainer removes them after it.
+    job.folder = found->second.folder;
+  }
   if (job.kind == JobKind::kSave) {
     const bool is_there = saved_.contains(path);
     if (is_there && !job.overwrites)

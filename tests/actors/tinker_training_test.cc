@@ -215,6 +215,20 @@ TEST_F(TinkerTraining, SavedWeightsAreLoadedIntoTheModelOrANewOne) {
   EXPECT_THAT(said("get_info", R"({"model_id":"session-1:train:1"})"), StartsWith("200 "));
 }
 
+TEST_F(TinkerTraining, WeightsWhoseTimeEndsDuringTheResetAreLoadedBeforeTheyAreRemoved) {
+  future(save(model(), 1, "short", R"(,"ttl_seconds":60)"));
+  done(WeightsAction::kSave);
+  said("unload_model", R"({"model_id":"session-1:train:0"})");
+  const std::string request =
+      future(post("load_weights", R"({"session_id":"session-1","model_seq_id":1,)"
+                                  R"("path":"tinker://session-1:train:0/weights/short"})"));
+  advance(Duration::seconds(60));
+  done(WeightsAction::kReset);
+  EXPECT_EQ(done(WeightsAction::kLoad).name, "session-1.train.0.short");
+  EXPECT_EQ(done(WeightsAction::kDropSaved).name, "session-1.train.0.short");
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-1:train:1")"));
+}
+
 TEST_F(TinkerTraining, WeightsThatAreNotThereAreNotLoaded) {
   const auto load = [&](int seq, const std::string& path) {
     return post("load_weights",
