@@ -159,6 +159,8 @@ class Tinker final : public Actor {
   void open_model(uint64_t number, const tinker::Job& job);
   void drop_snapshot(TenantSlot tenant, AdapterId adapter);
   void drop_saved(const std::string& path);
+  /// Takes back a drop_saved() of the same folder that the trainer has not heard of.
+  void keep_saved(const tinker::Saved& saved);
   void expire_saved();
   /// Gives up a snapshot that had this path, unless it is in use. False: it is given up first.
   Result<bool> free_path(TenantSlot tenant, const std::string& path);

@@ -114,6 +114,16 @@ void Tinker::drop_saved(const std::string& path) {
   add_own_job(std::move(job));
 }
 
+/// The time of the weights that these replace may have ended while the trainer wrote these.
+void Tinker::keep_saved(const Saved& saved) {
+  std::vector<uint64_t> late;
+  for (const uint64_t number : tenants_[saved.tenant].queue)
+    if (const Job& job = jobs_.at(number);
+        job.kind == JobKind::kDropSaved && job.folder == saved.folder)
+      late.push_back(number);
+  for (const uint64_t number : late) end_job(number);
+}
+
 void Tinker::expire_saved() {
   std::vector<std::string> paths;
   for (const auto& [path, saved] : saved_)
@@ -156,8 +166,9 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   } else if (job->kind == JobKind::kSave) {
     const Time expires = expiry(services().now(), job->ttl_seconds);
     wake_at(expires);
-    saved_.insert_or_assign(to_path(job->saved),
-                            Saved{job->tenant, folder_name(job->saved), expires});
+    const Saved saved{job->tenant, folder_name(job->saved), expires};
+    keep_saved(saved);
+    saved_.insert_or_assign(to_path(job->saved), saved);
     complete(done.request, saved_answer(job->saved));
   }
   end_job(done.request);

@@ -250,5 +250,15 @@ TEST_F(TinkerTraining, WeightsWithATimeToLiveAreRemovedAfterIt) {
   EXPECT_EQ(done(WeightsAction::kDropSaved).name, "session-1.train.0.short");
 }
 
+TEST_F(TinkerTraining, WeightsThatAreSavedAgainWhileTheirTimeEndsStay) {
+  future(save(model(), 1, "a", R"(,"ttl_seconds":60)"));
+  done(WeightsAction::kSave);
+  const std::string again = future(save(model(), 2, "a", R"(,"overwrite":true)"));
+  advance(Duration::seconds(60));
+  done(WeightsAction::kSave);
+  EXPECT_THAT(weights(), IsEmpty()) << "the trainer would remove the new ones";
+  EXPECT_THAT(answer(again), HasSubstr("/weights/a"));
+}
+
 }  // namespace
 }  // namespace primerl::testing
