@@ -236,9 +236,6 @@ Status Tinker::check_model(const Tenant& tenant, const CreateModel& wanted) cons
                  wanted.rank, tenant.name, tenant.adapter.rank)
         .note(fmt::format("send rank {}, or change 'adapter.rank' in the graph file",
                           tenant.adapter.rank));
-  if (wanted.seed)
-    return error(Code::kInvalid, "the seed of the run draws the first adapter, not 'seed'")
-        .note("leave 'seed' out");
   const TrainedParts trained(tenant.adapter.targets);
   if (wanted.trains_attention == trained.attention && wanted.trains_mlp == trained.mlp &&
       wanted.trains_unembed == trained.unembed)
@@ -264,6 +261,11 @@ Result<std::string> Tinker::create_model(const Client& client) {
   const Status fits = check_model(services().tenant(session->tenant), wanted);
   if (!fits.ok())
     job.refused = ClientFault{static_cast<uint8_t>(Code::kInvalid), fits.error().text()};
+  else if (wanted.seed)
+    services().log(LogLevel::kWarning,
+                   fmt::format("{}: the seed of the run draws the first adapter, so 'seed' = {} "
+                               "changes nothing",
+                               job.model, *wanted.seed));
   return offer_unordered(std::move(job), wanted.session + "/models", wanted.model_seq, client);
 }
 

@@ -5,6 +5,7 @@ namespace primerl::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -95,7 +96,6 @@ TEST_F(TinkerStory, AnAdapterThatTheTenantDoesNotHaveIsAFailureOfTheUser) {
   const std::map<std::string, std::string> wrong = {
       {create_model_body(session, 1, R"("rank":8)", "other"), "base models: Org/Tiny, tiny"},
       {create_model_body(session, 2, R"("rank":16)"), "send rank 8"},
-      {create_model_body(session, 3, R"("rank":8,"seed":1)"), "leave 'seed' out"},
       {create_model_body(session, 4, R"("rank":8,"train_mlp":false)"),
        "send train_attn = true, train_mlp = true, train_unembed = true"},
   };
@@ -108,6 +108,16 @@ TEST_F(TinkerStory, AnAdapterThatTheTenantDoesNotHaveIsAFailureOfTheUser) {
   const auto of_name =
       future(post("create_model", create_model_body(session, 5, R"("rank":8)", "Org/Tiny")));
   EXPECT_THAT(weights(), SizeIs(1)) << of_name;
+}
+
+TEST_F(TinkerStory, ASeedIsTakenAndTheLogSaysThatItChangesNothing) {
+  const std::string session = new_session();
+  const std::string request =
+      future(post("create_model", create_model_body(session, 0, R"("rank":8,"seed":7)")));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-1:train:0")"));
+  EXPECT_THAT(tinker().log(),
+              Contains(AllOf(StartsWith("warning: session-1:train:0"), HasSubstr("'seed' = 7"))));
 }
 
 TEST_F(TinkerStory, TheTargetsOfAnAdapterSayWhichPartsItTrains) {
