@@ -102,6 +102,8 @@ class Tinker final : public Actor {
   Result<tinker::Model*> find_model(const std::string& name, const Client& client);
   Result<tinker::Sampler*> find_sampler(const std::string& name, const Client& client);
   void touch(const std::string& session);
+  /// The session of an open request; empty: it has none.
+  std::string session_of(uint64_t request) const;
   Result<std::string> create_session(const Client& client);
   Result<std::string> heartbeat(const Client& client);
   Result<std::string> finish_session(const std::string& name, const Client& client);

@@ -95,6 +95,17 @@ void Tinker::touch(const std::string& session) {
   if (found != sessions_.end()) found->second.seen = services().now();
 }
 
+std::string Tinker::session_of(uint64_t request) const {
+  if (const auto job = jobs_.find(request); job != jobs_.end()) {
+    const auto model = models_.find(job->second.model);
+    return model == models_.end() ? job->second.session : model->second.session;
+  }
+  const auto sample = samples_.find(request);
+  if (sample == samples_.end()) return {};
+  const auto sampler = samplers_.find(sample->second.sampler);
+  return sampler == samplers_.end() ? std::string() : sampler->second.session;
+}
+
 Result<Model*> Tinker::find_model(const std::string& name, const Client& client) {
   const auto found = models_.find(name);
   if (found == models_.end() || !may_use(client, found->second.tenant))

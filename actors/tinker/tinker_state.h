@@ -23,7 +23,7 @@ inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 struct Session {
   TenantSlot tenant;
-  Time seen;  // the last request that named it, or a model or sampler of it
+  Time seen;  // the last request that named it, or a model, sampler or open request of it
   template <class F>
   static void fields(F& f) {
     f("tenant", &Session::tenant)("seen", &Session::seen);

@@ -127,6 +127,19 @@ TEST_F(TinkerTraining, RetrieveIsHeldForLessThan45SecondsAndThenSaysTryAgain) {
   EXPECT_THAT(reply(other), StartsWith("200 "));
 }
 
+TEST_F(TinkerTraining, AClientThatWaitsForAnAnswerKeepsItsSession) {
+  const std::string request = future(pass(model(), 1));
+  const auto sent = passes();
+  ASSERT_THAT(sent, SizeIs(1));
+  for (int i = 0; i < 10; ++i) {
+    retrieve(request);
+    advance(Duration::seconds(40));
+  }
+  passed(sent[0].request);
+  EXPECT_THAT(answer(request), StartsWith("200 "));
+  EXPECT_THAT(future(pass(model(), 2)), StartsWith("r")) << "its session of 300 s is open";
+}
+
 TEST_F(TinkerTraining, AnAnswerStaysWhenItsClientHasGone) {
   const std::string request = future(pass(model(), 1));
   const uint64_t waiting = retrieve(request);
