@@ -151,6 +151,9 @@ class Tinker final : public Actor {
   Status on_updated(const UpdateDone& done);
 
   // tinker_weights.cc: what happens to weights
+  /// A new model waits while the client of the open one may have gone: until that session ends, or
+  /// has a request. A client that starts again at once is served so.
+  bool waits_for_session(const tinker::Job& job) const;
   /// Refuses a job whose turn has come. It may queue a job that comes first: then false.
   Result<bool> prepare(tinker::Job& job);
   Result<bool> prepare_snapshot(const tinker::Job& job);

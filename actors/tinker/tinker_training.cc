@@ -156,6 +156,7 @@ Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t s
   if (admission.kind == Admission::Kind::kRepeat) return future_answer(admission.request);
   ++next_request_;
   RETURN_IF_ERROR(answers_.open(number, job.tenant));
+  job.since = services().now();
   jobs_.emplace(number, std::move(job));
   enqueue(number);
   return future_answer(number);
@@ -208,6 +209,7 @@ bool Tinker::may_send_job() const {
                                                  : tenant.queue.front();
     if (next == 0) return false;
     const Job& job = jobs_.at(next);
+    if (tenant.running == 0 && waits_for_session(job)) return false;
     return !job.is_sent && !job.waits_for_live && has_room(each.first, job.kind);
   });
 }
@@ -220,6 +222,7 @@ void Tinker::send_jobs() {
       const uint64_t number = tenant.running != 0 ? tenant.running : tenant.queue.front();
       Job& job = jobs_.at(number);
       if (job.is_sent || job.waits_for_live || !has_room(slot, job.kind)) break;
+      if (tenant.running == 0 && waits_for_session(job)) break;
       const auto ready = tenant.running != 0 ? Result<bool>(true) : prepare(job);
       if (!ready.ok()) {
         fail(number, ready.error());

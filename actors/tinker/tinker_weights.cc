@@ -20,6 +20,13 @@ Time expiry(Time now, int64_t ttl_seconds) {
 
 }  // namespace
 
+bool Tinker::waits_for_session(const Job& job) const {
+  if (!job.makes_model) return false;
+  const auto open = models_.find(tenants_.at(job.tenant).model);
+  if (open == models_.end() || open->second.session == job.session) return false;
+  return sessions_.at(open->second.session).seen <= job.since;
+}
+
 Result<bool> Tinker::prepare(Job& job) {
   TenantState& tenant = tenants_[job.tenant];
   if (job.makes_model && !tenant.model.empty())

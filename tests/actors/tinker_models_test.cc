@@ -153,6 +153,32 @@ TEST_F(TinkerStory, ATenantServesOneModelUntilItIsUnloaded) {
   EXPECT_THAT(said("unload_model", R"({"model_id":"session-1:train:0"})"), StartsWith("404 "));
 }
 
+TEST_F(TinkerStory, AClientThatStartsAgainWaitsForTheEndOfItsEarlierSession) {
+  new_model(new_session());
+  advance(Duration::seconds(5));
+  const std::string again = new_session();
+  const std::string request = future(post("create_model", create_model_body(again)));
+  advance(Duration::seconds(294));
+  EXPECT_THAT(weights(), IsEmpty());
+  EXPECT_FALSE(has_reply(retrieve(request)));
+  advance(Duration::seconds(1));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-2:train:0")"));
+}
+
+TEST_F(TinkerStory, AModelBesideThatOfALivingClientFailsWithItsNextHeartbeat) {
+  const std::string model = new_model(new_session());
+  advance(Duration::seconds(5));
+  const std::string other = new_session();
+  const std::string request = future(post("create_model", create_model_body(other)));
+  const uint64_t waiting = retrieve(request);
+  advance(Duration::seconds(5));
+  EXPECT_FALSE(has_reply(waiting));
+  EXPECT_EQ(said("session_heartbeat", R"({"session_id":"session-1"})"), "200 {}");
+  EXPECT_THAT(reply(waiting), AllOf(HasSubstr("serves one model at a time"), HasSubstr(model)));
+  EXPECT_THAT(future(pass(model, 1)), StartsWith("r")) << "the first client goes on";
+}
+
 TEST_F(TinkerStory, ARepeatOfAModelIsTheSameModel) {
   const std::string session = new_session();
   const std::string body = create_model_body(session);
