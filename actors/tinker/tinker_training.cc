@@ -259,8 +259,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
       // A reset first: an earlier model may have left open gradients.
       request.action =
           job.makes_model && !job.is_reset ? WeightsAction::kReset : WeightsAction::kLoad;
-      if (request.action == WeightsAction::kLoad)
-        request.name = job.folder;
+      if (request.action == WeightsAction::kLoad) request.name = job.folder;
       request.with_optimizer = job.with_optimizer;
       break;
     case JobKind::kSave:
