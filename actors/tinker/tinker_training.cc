@@ -150,10 +150,23 @@ Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t s
                                             const Client& client) {
   RETURN_IF_ERROR(check_futures());
   const uint64_t number = next_request_;
-  ASSIGN_OR_RETURN(const Admission admission,
-                   order_.offer_unordered({std::move(lane), seq, text_sha256(client.body),
-                                           client.body.size(), number}));
-  if (admission.kind == Admission::Kind::kRepeat) return future_answer(admission.request);
+  ASSIGN_OR_RETURN(
+      const Admission admission,
+      order_.offer_unordered({lane, seq, text_sha256(client.body), client.body.size(), number}));
+  if (admission.kind == Admission::Kind::kRepeat) {
+    if (answers_.find(admission.request, job.tenant).ok()) return future_answer(admission.request);
+    if (!models_.contains(job.model))
+      return error(Code::kExists, "model '{}' was made and is closed, or could not be made",
+                   job.model)
+          .note("a new model has a new number");
+    // The answer was lost on its way to the client: the model is there.
+    order_.renew(lane, seq, number);
+    ++next_request_;
+    RETURN_IF_ERROR(answers_.open(number, job.tenant));
+    complete(number, job.kind == JobKind::kLoad ? loaded_answer(job.saved, job.model)
+                                                : model_answer(job.model));
+    return future_answer(number);
+  }
   ++next_request_;
   RETURN_IF_ERROR(answers_.open(number, job.tenant));
   job.since = services().now();

@@ -191,6 +191,20 @@ TEST_F(TinkerStory, ARepeatOfAModelIsTheSameModel) {
               AllOf(StartsWith("422 "), HasSubstr("with another body")));
 }
 
+TEST_F(TinkerStory, ARepeatOfAModelWhoseAnswerIsGoneIsAnsweredAgain) {
+  const std::string session = new_session();
+  const std::string body = create_model_body(session);
+  const std::string first = future(post("create_model", body));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(first), StartsWith("200 "));
+  EXPECT_THAT(answer(first), StartsWith("410 "));
+  const std::string again = future(post("create_model", body));
+  EXPECT_EQ(answer(again), R"(200 {"model_id":"session-1:train:0"})");
+  EXPECT_THAT(weights(), IsEmpty()) << "its weights stay";
+  said("unload_model", R"({"model_id":"session-1:train:0"})");
+  EXPECT_THAT(said("create_model", body), AllOf(StartsWith("422 "), HasSubstr("is closed")));
+}
+
 TEST_F(TinkerStory, AClosedModelFailsWhatWaitsForIt) {
   const std::string model = new_model(new_session());
   const std::string first = future(pass(model, 1)), queued = future(pass(model, 2)),
