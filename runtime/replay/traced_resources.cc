@@ -293,7 +293,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.publish = [channel_of, &recovery, owner](TenantSlot tenant,
                                                      const WeightSnapshot& weights) {
         const uint64_t cut_step = recovery.cuts().first_step(owner) - 1;
-        const TenantUse* use = recovery.trace().tenants().at(owner, cut_step, tenant);
+        const uint64_t last = std::max(recovery.trace().last_step(owner), cut_step);
+        const TenantUse* use = recovery.trace().tenants().at(owner, last, tenant);
+        if (use == nullptr) use = recovery.trace().tenants().at(owner, cut_step, tenant);
         const AdapterId adapter(use == nullptr ? 0 : use->tenancy);
         return (*channel_of)->publish(with_key(weights, {tenant, adapter}));
       };
