@@ -139,7 +139,7 @@ int list_ended(const TenantArguments& arguments, const fs::path& folder) {
   return kExitDone;
 }
 
-int run_list(const TenantArguments& arguments) {
+int list_tenants(const TenantArguments& arguments) {
   const fs::path folder = run_path(arguments.run);
   const auto facts = read_run_facts(folder);
   if (!facts.ok()) return fail(facts.error(), exit_code_of(facts.error()));
@@ -153,7 +153,7 @@ int run_list(const TenantArguments& arguments) {
   return kExitDone;
 }
 
-int run_show(const TenantArguments& arguments) {
+int show_tenant(const TenantArguments& arguments) {
   const Answered answered = ask(arguments, request("show", arguments.name));
   if (answered.exit_code != kExitDone) return answered.exit_code;
   const Json tenant = member(answered.answer, "tenant");
@@ -183,13 +183,13 @@ int show_changed(const TenantArguments& arguments, const Json& answer) {
   return kExitDone;
 }
 
-int run_change(const TenantArguments& arguments, std::string_view verb) {
+int change_tenant(const TenantArguments& arguments, std::string_view verb) {
   const Answered answered = ask(arguments, request(verb, arguments.name));
   return answered.exit_code == kExitDone ? show_changed(arguments, answered.answer)
                                          : answered.exit_code;
 }
 
-int run_remove(const TenantArguments& arguments) {
+int remove_tenant(const TenantArguments& arguments) {
   if (arguments.keeps_checkpoints && arguments.purges)
     return fail(error(Code::kInvalid, "--keep-checkpoints and --purge exclude each other")
                     .note("--purge removes all files of the tenant; without both all stay"),
@@ -228,7 +228,7 @@ Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
   }
 }
 
-int run_add(const TenantArguments& arguments) {
+int add_tenant(const TenantArguments& arguments) {
   std::error_code fault;
   const fs::path file = fs::absolute(arguments.name, fault).lexically_normal();
   const Answered answered =
@@ -285,18 +285,18 @@ Command tenant_command() {
             flags.positional(arguments.name, "FILE", "a file with one [tenant.<name>] table");
             flags.flag(arguments.waits, "--wait", "returns when the tenant trains");
           },
-          run_add),
+          add_tenant),
       action(
           "ls", "lists the tenants: state, step, reward, share", "primerl-graph tenant ls",
-          [](Arguments&, TenantArguments&) {}, run_list),
+          [](Arguments&, TenantArguments&) {}, list_tenants),
       action("show", "shows one tenant and its table with all values",
-             "primerl-graph tenant show alice", takes_name, run_show),
+             "primerl-graph tenant show alice", takes_name, show_tenant),
       action("pause", "stops the tenant's source; rollouts in flight end",
              "primerl-graph tenant pause alice", takes_name,
-             [](const TenantArguments& arguments) { return run_change(arguments, "pause"); }),
+             [](const TenantArguments& arguments) { return change_tenant(arguments, "pause"); }),
       action("resume", "lets a paused tenant continue", "primerl-graph tenant resume alice",
              takes_name,
-             [](const TenantArguments& arguments) { return run_change(arguments, "resume"); }),
+             [](const TenantArguments& arguments) { return change_tenant(arguments, "resume"); }),
       action(
           "remove", "ends the tenant and frees its slot; its files stay",
           "primerl-graph tenant remove alice --purge",
@@ -307,7 +307,7 @@ Command tenant_command() {
             flags.flag(arguments.purges, "--purge",
                        "removes its checkpoints, rollouts and evaluations");
           },
-          run_remove)};
+          remove_tenant)};
   return command;
 }
 

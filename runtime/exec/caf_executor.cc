@@ -339,6 +339,7 @@ void CafExecutor::Core::tenant_failed(TenantSlot tenant, std::string why) {
   set_aside(tenant);
   tenant_finished(tenant);
   if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, why);
+  if (setup_.is_hosted && setup_.events.tenant_failed) setup_.events.tenant_failed(tenant, why);
 }
 
 void CafExecutor::Core::group_failed(GroupId group, Error error) {
