@@ -29,13 +29,24 @@ AnswerStore::Futures::iterator AnswerStore::erase(Futures::iterator entry) {
   return futures_.erase(entry);
 }
 
-/// The answer that is kept longest; the first request among equals. False: none is kept.
-bool AnswerStore::drop_oldest() {
+/// The answer that the tenant with the largest answers keeps longest, so that no tenant's answers
+/// are dropped for a flood of another; the first request among equals. False: none is kept.
+bool AnswerStore::drop_oldest(TenantSlot incoming, uint64_t num_bytes) {
+  std::map<TenantSlot, uint64_t> sizes = {{incoming, num_bytes + kAnswerBytes}};
+  for (const auto& [request, future] : futures_)
+    if (!future.is_open) sizes[future.tenant] += future.answer.body.size() + kAnswerBytes;
+  uint64_t largest = 0;
   auto oldest = futures_.end();
-  for (auto entry = futures_.begin(); entry != futures_.end(); ++entry)
-    if (!entry->second.is_open &&
-        (oldest == futures_.end() || entry->second.answer.since < oldest->second.answer.since))
-      oldest = entry;
+  for (auto entry = futures_.begin(); entry != futures_.end(); ++entry) {
+    if (entry->second.is_open) continue;
+    const uint64_t size = sizes.at(entry->second.tenant);
+    if (size < largest) continue;
+    if (size == largest && oldest != futures_.end() &&
+        entry->second.answer.since >= oldest->second.answer.since)
+      continue;
+    largest = size;
+    oldest = entry;
+  }
   if (oldest == futures_.end()) return false;
   erase(oldest);
   return true;
@@ -50,7 +61,7 @@ Status AnswerStore::complete(uint64_t request, std::string_view body, bool is_pr
                  limits_.bytes_max);
   while (body.size() > limits_.bytes_max - num_bytes_ ||
          futures_.size() - num_open_ >= limits_.answers_max) {
-    if (!drop_oldest()) break;
+    if (!drop_oldest(found->second.tenant, body.size())) break;
   }
   found->second.is_open = false;
   found->second.answer = {{body.begin(), body.end()}, is_protobuf, now};

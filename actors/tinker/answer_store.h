@@ -1,7 +1,8 @@
 /// The futures of Tinker clients: open requests, and their answers until they are fetched.
 ///
 /// An answer stays until the client got it, for at most `keep`, and within `bytes_max`: the oldest
-/// makes space for a new one. A missing answer is gone, and its client sends the request again.
+/// of the tenant that has the most makes space for a new one. A missing answer is gone, and its
+/// client sends the request again.
 ///
 /// A state machine: no clock, no thread. Its state is plain values with fields().
 #pragma once
@@ -73,6 +74,7 @@ class AnswerStore {
 
  private:
   static constexpr size_t kGoneMax = 4096;
+  static constexpr uint64_t kAnswerBytes = 256;  // beside the body: many small ones count too
 
   struct Future {
     TenantSlot tenant;
@@ -87,7 +89,7 @@ class AnswerStore {
   using Futures = std::map<uint64_t, Future>;
 
   Futures::iterator erase(Futures::iterator entry);
-  bool drop_oldest();
+  bool drop_oldest(TenantSlot incoming, uint64_t num_bytes);
 
   AnswerLimits limits_;
   Futures futures_;                      // by request

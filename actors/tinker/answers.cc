@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "actors/tinker/protobuf.h"
@@ -203,7 +204,8 @@ std::string info_answer(const ModelInfo& info) {
 
 std::string optim_answer(const std::map<std::string, double>& metrics) {
   Json numbers = Json::object();
-  for (const auto& [name, value] : metrics) numbers.set(name, value);
+  for (const auto& [name, value] : metrics)
+    if (std::isfinite(value)) numbers.set(name, value);
   return Json::object().set("metrics", std::move(numbers)).dump();
 }
 

@@ -57,6 +57,7 @@ std::string health_answer();
 std::string capabilities_answer(const std::vector<ServedModel>& models);
 std::string model_answer(std::string_view model);
 std::string info_answer(const ModelInfo& info);
+/// Numbers that are not finite are left out: JSON has none, and the client reads no null.
 std::string optim_answer(const std::map<std::string, double>& metrics);
 std::string saved_answer(const SavedWeights& saved);
 std::string sampler_answer(std::string_view sampler);

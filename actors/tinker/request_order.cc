@@ -65,6 +65,13 @@ Result<Admission> RequestOrder::offer_unordered(const OfferedRequest& offered) {
   return Admission{Admission::Kind::kRun, offered.request};
 }
 
+void RequestOrder::renew(const std::string& name, int64_t seq, uint64_t request) {
+  const auto lane = lanes_.find(name);
+  if (lane == lanes_.end()) return;
+  if (const auto found = lane->second.seen.find(seq); found != lane->second.seen.end())
+    found->second.request = request;
+}
+
 std::vector<uint64_t> RequestOrder::pop_ready(const std::string& name) {
   std::vector<uint64_t> ready;
   const auto found = lanes_.find(name);

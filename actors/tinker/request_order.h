@@ -50,6 +50,9 @@ class RequestOrder {
   /// Without order: never kWait.
   Result<Admission> offer_unordered(const OfferedRequest& offered);
 
+  /// A repeat runs again, because the answer of its first is gone: its number means `request` now.
+  void renew(const std::string& lane, int64_t seq, uint64_t request);
+
   /// Requests of the lane whose turn has come, in order. Each is returned once.
   std::vector<uint64_t> pop_ready(const std::string& lane);
   /// Requests that waited too long, each with the number that did not come. They are forgotten, so

@@ -254,6 +254,7 @@ Status Tinker::retrieve(uint64_t call, const Client& client) {
     reply_answer(call, *found, wanted.request, client.request_id);
     return ok();
   }
+  touch(session_of(wanted.request));
   polls_.emplace(call, Poll{wanted.request, client.request_id, services().now() + kHold});
   wake_at(services().now() + kHold);
   return ok();

@@ -105,6 +105,8 @@ class Tinker final : public Actor {
   Result<tinker::Model*> find_model(const std::string& name, const Client& client);
   Result<tinker::Sampler*> find_sampler(const std::string& name, const Client& client);
   void touch(const std::string& session);
+  /// The session of an open request; empty: it has none.
+  std::string session_of(uint64_t request) const;
   Result<std::string> create_session(const Client& client);
   Result<std::string> heartbeat(const Client& client);
   Result<std::string> finish_session(const std::string& name, const Client& client);
@@ -152,6 +154,9 @@ class Tinker final : public Actor {
   Status on_updated(const UpdateDone& done);
 
   // tinker_weights.cc: what happens to weights
+  /// A new model waits while the client of the open one may have gone: until that session ends, or
+  /// has a request. A client that starts again at once is served so.
+  bool waits_for_session(const tinker::Job& job) const;
   /// Refuses a job whose turn has come. It may queue a job that comes first: then false.
   Result<bool> prepare(tinker::Job& job);
   Result<bool> prepare_snapshot(const tinker::Job& job);
@@ -162,6 +167,8 @@ class Tinker final : public Actor {
   void open_model(uint64_t number, const tinker::Job& job);
   void drop_snapshot(TenantSlot tenant, AdapterId adapter);
   void drop_saved(const std::string& path);
+  /// Takes back a drop_saved() of the same folder that the trainer has not heard of.
+  void keep_saved(const tinker::Saved& saved);
   void expire_saved();
   /// Gives up a snapshot that had this path, unless it is in use. False: it is given up first.
   Result<bool> free_path(TenantSlot tenant, const std::string& path);

@@ -138,8 +138,12 @@ Result<std::string> Tinker::sample(const Client& client) {
   ASSIGN_OR_RETURN(const Admission admission,
                    order_.offer_unordered({wanted.sampler, wanted.seq, text_sha256(client.body),
                                            client.body.size(), number}));
-  if (admission.kind == Admission::Kind::kRepeat)
-    return sample_future_answer(admission.request, wanted.num_samples);
+  if (admission.kind == Admission::Kind::kRepeat) {
+    if (answers_.find(admission.request, sampler->tenant).ok())
+      return sample_future_answer(admission.request, wanted.num_samples);
+    // Its answer is gone, perhaps on its way to the client: it is sampled again.
+    order_.renew(wanted.sampler, wanted.seq, number);
+  }
   ++next_request_;
   RETURN_IF_ERROR(answers_.open(number, sampler->tenant));
   made.adapter = sampler->adapter;

@@ -95,6 +95,17 @@ void Tinker::touch(const std::string& session) {
   if (found != sessions_.end()) found->second.seen = services().now();
 }
 
+std::string Tinker::session_of(uint64_t request) const {
+  if (const auto job = jobs_.find(request); job != jobs_.end()) {
+    const auto model = models_.find(job->second.model);
+    return model == models_.end() ? job->second.session : model->second.session;
+  }
+  const auto sample = samples_.find(request);
+  if (sample == samples_.end()) return {};
+  const auto sampler = samplers_.find(sample->second.sampler);
+  return sampler == samplers_.end() ? std::string() : sampler->second.session;
+}
+
 Result<Model*> Tinker::find_model(const std::string& name, const Client& client) {
   const auto found = models_.find(name);
   if (found == models_.end() || !may_use(client, found->second.tenant))
@@ -236,9 +247,6 @@ Status Tinker::check_model(const Tenant& tenant, const CreateModel& wanted) cons
                  wanted.rank, tenant.name, tenant.adapter.rank)
         .note(fmt::format("send rank {}, or change 'adapter.rank' in the graph file",
                           tenant.adapter.rank));
-  if (wanted.seed)
-    return error(Code::kInvalid, "the seed of the run draws the first adapter, not 'seed'")
-        .note("leave 'seed' out");
   const TrainedParts trained(tenant.adapter.targets);
   if (wanted.trains_attention == trained.attention && wanted.trains_mlp == trained.mlp &&
       wanted.trains_unembed == trained.unembed)
@@ -264,6 +272,11 @@ Result<std::string> Tinker::create_model(const Client& client) {
   const Status fits = check_model(services().tenant(session->tenant), wanted);
   if (!fits.ok())
     job.refused = ClientFault{static_cast<uint8_t>(Code::kInvalid), fits.error().text()};
+  else if (wanted.seed)
+    services().log(LogLevel::kWarning,
+                   fmt::format("{}: the seed of the run draws the first adapter, so 'seed' = {} "
+                               "changes nothing",
+                               job.model, *wanted.seed));
   return offer_unordered(std::move(job), wanted.session + "/models", wanted.model_seq, client);
 }
 

@@ -23,7 +23,7 @@ inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 struct Session {
   TenantSlot tenant;
-  Time seen;  // the last request that named it, or a model or sampler of it
+  Time seen;  // the last request that named it, or a model, sampler or open request of it
   template <class F>
   static void fields(F& f) {
     f("tenant", &Session::tenant)("seen", &Session::seen);
@@ -102,12 +102,13 @@ struct Job {
   std::string session;       // of a model or a sampler that it makes
   std::string base_model;    // of a model that it makes
   bool makes_model = false;  // kCreate, and a load into a new model
+  Time since;                // of makes_model: when it came
   uint64_t num_bytes = 0;    // of its body
   LossBatch batch;           // kPass
   std::vector<TargetShape> shapes;
   AdamNumbers adam;             // kUpdate
   SavedWeights saved;           // of kSave, kLoad; of kSnapshot if it has a name
-  std::string folder;           // of kDropSaved
+  std::string folder;           // at the trainer: of kDropSaved, of kLoad once it is sent
   bool with_optimizer = false;  // of kLoad
   bool overwrites = false;      // of kSave
   int64_t sampler_seq = -1;     // of a sampler that it makes; -1: none
@@ -127,7 +128,7 @@ struct Job {
         "folder", &J::folder)("with_optimizer", &J::with_optimizer)("overwrites", &J::overwrites)(
         "sampler_seq", &J::sampler_seq)("ttl_seconds", &J::ttl_seconds)("refused", &J::refused)(
         "is_sent", &J::is_sent)("is_reset", &J::is_reset)("waits_for_live", &J::waits_for_live)(
-        "adapter", &J::adapter)("version", &J::version);
+        "adapter", &J::adapter)("version", &J::version)("since", &J::since);
   }
 };
 

@@ -150,12 +150,26 @@ Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t s
                                             const Client& client) {
   RETURN_IF_ERROR(check_futures());
   const uint64_t number = next_request_;
-  ASSIGN_OR_RETURN(const Admission admission,
-                   order_.offer_unordered({std::move(lane), seq, text_sha256(client.body),
-                                           client.body.size(), number}));
-  if (admission.kind == Admission::Kind::kRepeat) return future_answer(admission.request);
+  ASSIGN_OR_RETURN(
+      const Admission admission,
+      order_.offer_unordered({lane, seq, text_sha256(client.body), client.body.size(), number}));
+  if (admission.kind == Admission::Kind::kRepeat) {
+    if (answers_.find(admission.request, job.tenant).ok()) return future_answer(admission.request);
+    if (!models_.contains(job.model))
+      return error(Code::kExists, "model '{}' was made and is closed, or could not be made",
+                   job.model)
+          .note("a new model has a new number");
+    // The answer was lost on its way to the client: the model is there.
+    order_.renew(lane, seq, number);
+    ++next_request_;
+    RETURN_IF_ERROR(answers_.open(number, job.tenant));
+    complete(number, job.kind == JobKind::kLoad ? loaded_answer(job.saved, job.model)
+                                                : model_answer(job.model));
+    return future_answer(number);
+  }
   ++next_request_;
   RETURN_IF_ERROR(answers_.open(number, job.tenant));
+  job.since = services().now();
   jobs_.emplace(number, std::move(job));
   enqueue(number);
   return future_answer(number);
@@ -208,6 +222,7 @@ bool Tinker::may_send_job() const {
                                                  : tenant.queue.front();
     if (next == 0) return false;
     const Job& job = jobs_.at(next);
+    if (tenant.running == 0 && waits_for_session(job)) return false;
     return !job.is_sent && !job.waits_for_live && has_room(each.first, job.kind);
   });
 }
@@ -220,6 +235,7 @@ void Tinker::send_jobs() {
       const uint64_t number = tenant.running != 0 ? tenant.running : tenant.queue.front();
       Job& job = jobs_.at(number);
       if (job.is_sent || job.waits_for_live || !has_room(slot, job.kind)) break;
+      if (tenant.running == 0 && waits_for_session(job)) break;
       const auto ready = tenant.running != 0 ? Result<bool>(true) : prepare(job);
       if (!ready.ok()) {
         fail(number, ready.error());
@@ -256,8 +272,7 @@ void Tinker::send_job(uint64_t number, Job& job) {
       // A reset first: an earlier model may have left open gradients.
       request.action =
           job.makes_model && !job.is_reset ? WeightsAction::kReset : WeightsAction::kLoad;
-      if (request.action == WeightsAction::kLoad)
-        request.name = saved_.at(to_path(job.saved)).folder;
+      if (request.action == WeightsAction::kLoad) request.name = job.folder;
       request.with_optimizer = job.with_optimizer;
       break;
     case JobKind::kSave:

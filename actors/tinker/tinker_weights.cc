@@ -20,6 +20,13 @@ Time expiry(Time now, int64_t ttl_seconds) {
 
 }  // namespace
 
+bool Tinker::waits_for_session(const Job& job) const {
+  if (!job.makes_model) return false;
+  const auto open = models_.find(tenants_.at(job.tenant).model);
+  if (open == models_.end() || open->second.session == job.session) return false;
+  return sessions_.at(open->second.session).seen <= job.since;
+}
+
 Result<bool> Tinker::prepare(Job& job) {
   TenantState& tenant = tenants_[job.tenant];
   if (job.makes_model && !tenant.model.empty())
@@ -32,8 +39,12 @@ Result<bool> Tinker::prepare(Job& job) {
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
   const std::string path = to_path(job.saved);
-  if (job.kind == JobKind::kLoad && !saved_.contains(path))
-    return error(Code::kNotFound, "no weights '{}'", path);
+  if (job.kind == JobKind::kLoad) {
+    const auto found = saved_.find(path);
+    if (found == saved_.end()) return error(Code::kNotFound, "no weights '{}'", path);
+    // Their time may end before the load is sent. The trainer removes them after it.
+    job.folder = found->second.folder;
+  }
   if (job.kind == JobKind::kSave) {
     const bool is_there = saved_.contains(path);
     if (is_there && !job.overwrites)
@@ -110,6 +121,16 @@ void Tinker::drop_saved(const std::string& path) {
   add_own_job(std::move(job));
 }
 
+/// The time of the weights that these replace may have ended while the trainer wrote these.
+void Tinker::keep_saved(const Saved& saved) {
+  std::vector<uint64_t> late;
+  for (const uint64_t number : tenants_[saved.tenant].queue)
+    if (const Job& job = jobs_.at(number);
+        job.kind == JobKind::kDropSaved && job.folder == saved.folder)
+      late.push_back(number);
+  for (const uint64_t number : late) end_job(number);
+}
+
 void Tinker::expire_saved() {
   std::vector<std::string> paths;
   for (const auto& [path, saved] : saved_)
@@ -152,8 +173,9 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   } else if (job->kind == JobKind::kSave) {
     const Time expires = expiry(services().now(), job->ttl_seconds);
     wake_at(expires);
-    saved_.insert_or_assign(to_path(job->saved),
-                            Saved{job->tenant, folder_name(job->saved), expires});
+    const Saved saved{job->tenant, folder_name(job->saved), expires};
+    keep_saved(saved);
+    saved_.insert_or_assign(to_path(job->saved), saved);
     complete(done.request, saved_answer(job->saved));
   }
   end_job(done.request);

@@ -1,5 +1,7 @@
 #include "runtime/replay/resuming_learner.h"
 
+#include <algorithm>
+
 #include "kernels/train/adapter_training.h"
 #include "runtime/replay/traced_learner.h"
 
@@ -35,9 +37,14 @@ class ResumingLearner final : public TracedLearner {
         [&] { return learner().step(batch, stop); });
   }
   Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
-    return follow_step(
+    const bool was_real = of(tenant).is_real;
+    auto report = follow_step(
         tenant, [&] { return TracedLearner::apply(tenant, adam); },
         [&] { return learner().apply(tenant, adam); });
+    // A client may publish its moving key never again, and engines had a version of it.
+    if (report.ok() && !was_real && of(tenant).is_real)
+      RETURN_IF_ERROR(publish(tenant, of(tenant).newest));
+    return report;
   }
   /// Calls before the checkpoint were applied before it. Later ones are computed again, also those
   /// that were open when the run ended.
@@ -96,6 +103,7 @@ class ResumingLearner final : public TracedLearner {
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     auto snapshot = TracedLearner::snapshot(tenant, version);
+    if (snapshot.ok()) of(tenant).newest = std::max(of(tenant).newest, version);
     const bool is_again = of(tenant).is_real && is_replaying(tenant);
     return snapshot.ok() && is_again ? learner().snapshot(tenant, version) : snapshot;
   }
@@ -157,6 +165,7 @@ class ResumingLearner final : public TracedLearner {
     bool is_ahead = false;   // of its newest checkpoint, with steps or open gradients
     bool is_saving = false;  // the real learner has begun the save that was asked for last
     int32_t num_begins = 0;  // tenants that began in the slot
+    PolicyVersion newest{};  // of which a snapshot was made
   };
 
   /// A training step: `recorded` has it from the record, or computes it if the tenant is live;
@@ -228,14 +237,20 @@ class ResumingLearner final : public TracedLearner {
     Followed& followed = of(tenant);
     const int64_t reached = point_of(tenant).num_steps;
     followed.num_taken = then.num_steps;
+    followed.newest = then.newest;
     if (!is_of_point(tenant)) return ok();  // it leaves in the record
     followed.is_ahead =
         followed.num_taken > reached || (followed.num_taken == reached && then.is_open);
     if (followed.num_taken == reached && !followed.is_real)
       RETURN_IF_ERROR(load_checkpoint(tenant));
     // The weights of a state that is ahead are in no checkpoint.
-    if (!followed.is_real || followed.is_ahead || then.newest.is_none()) return ok();
-    ASSIGN_OR_RETURN(const auto weights, learner().snapshot(tenant, then.newest));
+    if (!followed.is_real || followed.is_ahead) return ok();
+    return publish(tenant, then.newest);
+  }
+
+  Status publish(TenantSlot tenant, PolicyVersion version) {
+    if (version.is_none()) return ok();
+    ASSIGN_OR_RETURN(const auto weights, learner().snapshot(tenant, version));
     return setup_.publish(tenant, *weights);
   }
 

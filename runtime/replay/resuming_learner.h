@@ -36,7 +36,8 @@ struct ResumingLearnerSetup {
   std::function<bool()> is_live;
   std::function<bool()> is_restoring = {};  // TracedLearner::tell_restoring()
   std::vector<RecoveryPoint> points;        // by tenant slot
-  /// Publishes to engines the weights of a tenant that were the last published ones before a cut.
+  /// Publishes to engines the weights of a tenant that were the last published ones before a cut,
+  /// and those of a client's checkpoint when it is loaded.
   std::function<Status(TenantSlot tenant, const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;

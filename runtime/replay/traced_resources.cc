@@ -75,6 +75,8 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
 
 namespace {
 
+// A snapshot that is older than the checkpoint never comes.
+constexpr Duration kSnapshotMax = Duration::seconds(2);
 constexpr Duration kWeightsMax = Duration::seconds(60);  // the limit of Broadcaster for an engine
 
 /// Weights of `wanted`, or of the next later version of its key that was really computed.
@@ -82,7 +84,7 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
                                                            const KeyedVersion& wanted) {
   const auto [key, version] = wanted;
   // The publisher resumes, too, so its bytes may be in transit.
-  (void)channel.wait_for(key, version, kWeightsMax);
+  (void)channel.wait_for(key, version, key.is_snapshot() ? kSnapshotMax : kWeightsMax);
   for (PolicyVersion next = version; next <= channel.newest(key); next = next.next()) {
     auto fetched = channel.fetch(key, next);
     if (fetched.ok() && !(*fetched)->tensors.empty()) return fetched;
@@ -291,7 +293,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.publish = [channel_of, &recovery, owner](TenantSlot tenant,
                                                      const WeightSnapshot& weights) {
         const uint64_t cut_step = recovery.cuts().first_step(owner) - 1;
-        const TenantUse* use = recovery.trace().tenants().at(owner, cut_step, tenant);
+        const uint64_t last = std::max(recovery.trace().last_step(owner), cut_step);
+        const TenantUse* use = recovery.trace().tenants().at(owner, last, tenant);
+        if (use == nullptr) use = recovery.trace().tenants().at(owner, cut_step, tenant);
         const AdapterId adapter(use == nullptr ? 0 : use->tenancy);
         return (*channel_of)->publish(with_key(weights, {tenant, adapter}));
       };

@@ -5,6 +5,7 @@ namespace primerl::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -95,7 +96,6 @@ TEST_F(TinkerStory, AnAdapterThatTheTenantDoesNotHaveIsAFailureOfTheUser) {
   const std::map<std::string, std::string> wrong = {
       {create_model_body(session, 1, R"("rank":8)", "other"), "base models: Org/Tiny, tiny"},
       {create_model_body(session, 2, R"("rank":16)"), "send rank 8"},
-      {create_model_body(session, 3, R"("rank":8,"seed":1)"), "leave 'seed' out"},
       {create_model_body(session, 4, R"("rank":8,"train_mlp":false)"),
        "send train_attn = true, train_mlp = true, train_unembed = true"},
   };
@@ -108,6 +108,16 @@ TEST_F(TinkerStory, AnAdapterThatTheTenantDoesNotHaveIsAFailureOfTheUser) {
   const auto of_name =
       future(post("create_model", create_model_body(session, 5, R"("rank":8)", "Org/Tiny")));
   EXPECT_THAT(weights(), SizeIs(1)) << of_name;
+}
+
+TEST_F(TinkerStory, ASeedIsTakenAndTheLogSaysThatItChangesNothing) {
+  const std::string session = new_session();
+  const std::string request =
+      future(post("create_model", create_model_body(session, 0, R"("rank":8,"seed":7)")));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-1:train:0")"));
+  EXPECT_THAT(tinker().log(),
+              Contains(AllOf(StartsWith("warning: session-1:train:0"), HasSubstr("'seed' = 7"))));
 }
 
 TEST_F(TinkerStory, TheTargetsOfAnAdapterSayWhichPartsItTrains) {
@@ -143,6 +153,32 @@ TEST_F(TinkerStory, ATenantServesOneModelUntilItIsUnloaded) {
   EXPECT_THAT(said("unload_model", R"({"model_id":"session-1:train:0"})"), StartsWith("404 "));
 }
 
+TEST_F(TinkerStory, AClientThatStartsAgainWaitsForTheEndOfItsEarlierSession) {
+  new_model(new_session());
+  advance(Duration::seconds(5));
+  const std::string again = new_session();
+  const std::string request = future(post("create_model", create_model_body(again)));
+  advance(Duration::seconds(294));
+  EXPECT_THAT(weights(), IsEmpty());
+  EXPECT_FALSE(has_reply(retrieve(request)));
+  advance(Duration::seconds(1));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-2:train:0")"));
+}
+
+TEST_F(TinkerStory, AModelBesideThatOfALivingClientFailsWithItsNextHeartbeat) {
+  const std::string model = new_model(new_session());
+  advance(Duration::seconds(5));
+  const std::string other = new_session();
+  const std::string request = future(post("create_model", create_model_body(other)));
+  const uint64_t waiting = retrieve(request);
+  advance(Duration::seconds(5));
+  EXPECT_FALSE(has_reply(waiting));
+  EXPECT_EQ(said("session_heartbeat", R"({"session_id":"session-1"})"), "200 {}");
+  EXPECT_THAT(reply(waiting), AllOf(HasSubstr("serves one model at a time"), HasSubstr(model)));
+  EXPECT_THAT(future(pass(model, 1)), StartsWith("r")) << "the first client goes on";
+}
+
 TEST_F(TinkerStory, ARepeatOfAModelIsTheSameModel) {
   const std::string session = new_session();
   const std::string body = create_model_body(session);
@@ -153,6 +189,20 @@ TEST_F(TinkerStory, ARepeatOfAModelIsTheSameModel) {
   EXPECT_THAT(weights(), IsEmpty());
   EXPECT_THAT(said("create_model", create_model_body(session, 0, R"("rank":16)")),
               AllOf(StartsWith("422 "), HasSubstr("with another body")));
+}
+
+TEST_F(TinkerStory, ARepeatOfAModelWhoseAnswerIsGoneIsAnsweredAgain) {
+  const std::string session = new_session();
+  const std::string body = create_model_body(session);
+  const std::string first = future(post("create_model", body));
+  done(WeightsAction::kReset);
+  EXPECT_THAT(answer(first), StartsWith("200 "));
+  EXPECT_THAT(answer(first), StartsWith("410 "));
+  const std::string again = future(post("create_model", body));
+  EXPECT_EQ(answer(again), R"(200 {"model_id":"session-1:train:0"})");
+  EXPECT_THAT(weights(), IsEmpty()) << "its weights stay";
+  said("unload_model", R"({"model_id":"session-1:train:0"})");
+  EXPECT_THAT(said("create_model", body), AllOf(StartsWith("422 "), HasSubstr("is closed")));
 }
 
 TEST_F(TinkerStory, AClosedModelFailsWhatWaitsForIt) {

@@ -215,6 +215,18 @@ TEST(TinkerAnswers, TheOldestMakesSpaceWithinTheBytes) {
   EXPECT_EQ(store.num_bytes(), 6u);
 }
 
+TEST(TinkerAnswers, AFloodOfOneTenantDropsNoAnswerOfAnother) {
+  AnswerStore store = with_open({.bytes_max = 2000}, 3);
+  ASSERT_TRUE(store.open(9, TenantSlot(1)).ok());
+  ASSERT_TRUE(store.complete(9, std::string(200, 'b'), false, at_seconds(1)).ok());
+  for (uint64_t i = 0; i < 3; ++i)
+    ASSERT_TRUE(store.complete(i, std::string(900, 'a'), false, at_seconds(2)).ok());
+  EXPECT_EQ(code_of(store, 0), Code::kCancelled) << "the flood's own oldest";
+  EXPECT_NE(store.find(9, TenantSlot(1)).value(), nullptr);
+  EXPECT_NE(store.find(2, TenantSlot(0)).value(), nullptr);
+  EXPECT_EQ(store.num_bytes(), 2000u);
+}
+
 TEST(TinkerAnswers, OneAboveTheBytesLeavesItsFutureOpen) {
   AnswerStore store = with_open({.bytes_max = 4}, 1);
   const Status large = store.complete(0, "12345", false, at_seconds(1));

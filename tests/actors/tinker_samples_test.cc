@@ -243,6 +243,21 @@ TEST_F(TinkerSamples, ARepeatOfASampleGeneratesOnce) {
   EXPECT_THAT(reply(sample(from, 0, R"(,"num_samples":2)")), StartsWith("422 "));
 }
 
+TEST_F(TinkerSamples, ARepeatWhoseAnswerIsGoneIsSampledAgain) {
+  const std::string sampler = new_sampler(new_model(new_session()), 1, 0, 1 << 14);
+  const std::string first = future(sample(sampler, 0));
+  complete(requests().at(0));
+  EXPECT_THAT(answer(first), StartsWith("200 "));
+  EXPECT_THAT(answer(first), StartsWith("410 ")) << "the answer was lost on its way";
+  const std::string again = future(sample(sampler, 0));
+  EXPECT_NE(again, first);
+  EXPECT_EQ(future(sample(sampler, 0)), again);
+  const auto sent = requests();
+  ASSERT_THAT(sent, SizeIs(1));
+  complete(sent[0]);
+  EXPECT_THAT(answer(again), StartsWith("200 "));
+}
+
 TEST_F(TinkerSamples, WaitingSequencesHaveALimit) {
   options.max_waiting = 3;
   options.max_inflight = 1;

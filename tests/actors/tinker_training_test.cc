@@ -1,4 +1,6 @@
 // The tinker actor: training requests, their order, repeats and answers, saved weights.
+#include <limits>
+
 #include "tests/actors/tinker_story.h"
 
 namespace primerl::testing {
@@ -7,6 +9,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -52,6 +55,22 @@ TEST_F(TinkerTraining, RequestsRunByTheirNumberEvenIfTheFirstComesLast) {
   EXPECT_THAT(answer(first), StartsWith("200 "));
   EXPECT_THAT(answer(second), StartsWith("200 "));
   EXPECT_THAT(answer(third), AllOf(HasSubstr("\"grad_norm\":2"), HasSubstr("\"version\":1")));
+}
+
+TEST_F(TinkerTraining, AnUpdateThatWasSkippedHasNoNumberThatClientsCannotRead) {
+  const std::string first = future(pass(model(), 1)), second = future(step(model(), 2));
+  passed(passes().at(0).request);
+  UpdateDone skipped;
+  skipped.request = updates().at(0).request;
+  skipped.version = PolicyVersion(0);
+  skipped.skipped = true;
+  skipped.skip_reason = "the gradient is not finite";
+  skipped.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  skipped.loss = std::numeric_limits<double>::infinity();
+  give("updated", skipped);
+  EXPECT_THAT(answer(first), StartsWith("200 "));
+  EXPECT_THAT(answer(second), AllOf(HasSubstr("\"skipped\":1"), Not(HasSubstr("null")),
+                                    Not(HasSubstr("grad_norm")), Not(HasSubstr("\"loss\""))));
 }
 
 TEST_F(TinkerTraining, ARepeatHasTheAnswerOfItsFirstAndTrainsOnce) {
@@ -105,6 +124,19 @@ TEST_F(TinkerTraining, RetrieveIsHeldForLessThan45SecondsAndThenSaysTryAgain) {
   const uint64_t other = retrieve(request);
   passed(passes().at(0).request);
   EXPECT_THAT(reply(other), StartsWith("200 "));
+}
+
+TEST_F(TinkerTraining, AClientThatWaitsForAnAnswerKeepsItsSession) {
+  const std::string request = future(pass(model(), 1));
+  const auto sent = passes();
+  ASSERT_THAT(sent, SizeIs(1));
+  for (int i = 0; i < 10; ++i) {
+    retrieve(request);
+    advance(Duration::seconds(40));
+  }
+  passed(sent[0].request);
+  EXPECT_THAT(answer(request), StartsWith("200 "));
+  EXPECT_THAT(future(pass(model(), 2)), StartsWith("r")) << "its session of 300 s is open";
 }
 
 TEST_F(TinkerTraining, AnAnswerStaysWhenItsClientHasGone) {
@@ -195,6 +227,20 @@ TEST_F(TinkerTraining, SavedWeightsAreLoadedIntoTheModelOrANewOne) {
   EXPECT_THAT(said("get_info", R"({"model_id":"session-1:train:1"})"), StartsWith("200 "));
 }
 
+TEST_F(TinkerTraining, WeightsWhoseTimeEndsDuringTheResetAreLoadedBeforeTheyAreRemoved) {
+  future(save(model(), 1, "short", R"(,"ttl_seconds":60)"));
+  done(WeightsAction::kSave);
+  said("unload_model", R"({"model_id":"session-1:train:0"})");
+  const std::string request =
+      future(post("load_weights", R"({"session_id":"session-1","model_seq_id":1,)"
+                                  R"("path":"tinker://session-1:train:0/weights/short"})"));
+  advance(Duration::seconds(60));
+  done(WeightsAction::kReset);
+  EXPECT_EQ(done(WeightsAction::kLoad).name, "session-1.train.0.short");
+  EXPECT_EQ(done(WeightsAction::kDropSaved).name, "session-1.train.0.short");
+  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-1:train:1")"));
+}
+
 TEST_F(TinkerTraining, WeightsThatAreNotThereAreNotLoaded) {
   const auto load = [&](int seq, const std::string& path) {
     return post("load_weights",
@@ -214,6 +260,16 @@ TEST_F(TinkerTraining, WeightsWithATimeToLiveAreRemovedAfterIt) {
   EXPECT_THAT(weights(), IsEmpty());
   advance(Duration::seconds(1));
   EXPECT_EQ(done(WeightsAction::kDropSaved).name, "session-1.train.0.short");
+}
+
+TEST_F(TinkerTraining, WeightsThatAreSavedAgainWhileTheirTimeEndsStay) {
+  future(save(model(), 1, "a", R"(,"ttl_seconds":60)"));
+  done(WeightsAction::kSave);
+  const std::string again = future(save(model(), 2, "a", R"(,"overwrite":true)"));
+  advance(Duration::seconds(60));
+  done(WeightsAction::kSave);
+  EXPECT_THAT(weights(), IsEmpty()) << "the trainer would remove the new ones";
+  EXPECT_THAT(answer(again), HasSubstr("/weights/a"));
 }
 
 }  // namespace

@@ -412,6 +412,17 @@ TEST_F(ResumingEngine, FailsAtEveryCallWhenItsWeightsDoNotFit) {
 }
 
 // The tenant left in the record: its sequences end, and its weights are not applied.
+TEST_F(ResumingEngine, GoesOnWithoutASnapshotWhoseWeightsAreInNoFile) {
+  in_both([](Engine& engine, FakeEngine*) {
+    EXPECT_TRUE(engine.apply(snapshot_of(1, 2)).ok());
+    EXPECT_TRUE(engine.apply(*with_key(snapshot_of(2, 0), snapshot_key({}, 1))).ok());
+  });
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(asked_versions_, ElementsAre(2));
+  EXPECT_THAT(real_->calls, ElementsAre("apply 1", "step"));
+}
+
 TEST_F(ResumingEngine, DoesNotContinueADroppedKey) {
   put_four_in_flight();
   const WeightsKey gone;

@@ -143,6 +143,38 @@ TEST_F(AClientInARecord, ContinuesFromTheCheckpointOfAnUpdate) {
   EXPECT_TRUE(learner->has_open_gradients(kClientOfRecord));
 }
 
+/// Its client had published once, before the checkpoint, and makes samplers of snapshots alone.
+TEST_F(AClientInARecord, HasWeightsOfItsMovingKeyAgainWithTheCheckpoint) {
+  const auto checkpoint = new_scratch_folder();
+  tape_.clear();
+  TracedLearner recording(client_learner(),
+                          [this](std::vector<std::byte> answer) { tape_.push_back(answer); });
+  ASSERT_TRUE(recording.snapshot(kClientOfRecord, PolicyVersion(0)).ok());
+  ASSERT_TRUE(recording.accumulate(recorded_batch(0), nullptr).ok());
+  ASSERT_TRUE(recording.apply(kClientOfRecord, {}).ok());
+  const auto first = client_learner();
+  ASSERT_TRUE(first->accumulate(recorded_batch(0), nullptr).ok());
+  ASSERT_TRUE(first->apply(kClientOfRecord, {}).ok());
+  ASSERT_TRUE(first->save(kClientOfRecord, checkpoint).ok());
+  std::vector<PolicyVersion> published;
+  ResumingLearnerSetup setup;
+  setup.learner = client_learner();
+  setup.next = next();
+  setup.is_live = [] { return false; };
+  setup.points = {{checkpoint, 1}};
+  setup.publish = [&](TenantSlot, const WeightSnapshot& weights) {
+    EXPECT_FALSE(weights.tensors.empty());
+    published.push_back(weights.version);
+    return ok();
+  };
+  const auto learner = make_resuming_learner(std::move(setup));
+  ASSERT_TRUE(learner->snapshot(kClientOfRecord, PolicyVersion(0)).ok());
+  ASSERT_TRUE(learner->accumulate(recorded_batch(0), nullptr).ok());
+  EXPECT_THAT(published, IsEmpty());
+  ASSERT_TRUE(learner->apply(kClientOfRecord, {}).ok());
+  EXPECT_THAT(published, ElementsAre(PolicyVersion(0)));
+}
+
 TEST_F(AClientInARecord, DoesNotContinueFromAStateWithOpenGradientsThatNoCheckpointCovers) {
   const auto saved = new_scratch_folder();
   ASSERT_TRUE(client_learner()->save(kClientOfRecord, saved).ok());
