@@ -45,9 +45,9 @@ struct CafExecutorSetup {
   /// their record; they then wait for resume(). Any thread. Null: the groups resume at once.
   std::function<void()> on_followed;
   std::function<void(const CommandAnswer&)> on_command;  // any thread; null: answers are dropped
-  /// In a run of one process: called with a tenant that was set aside, and the reason. Any thread.
-  /// May be null.
-  std::function<void(TenantSlot, const std::string&)> on_set_aside;
+  /// In a run of one process: called with a tenant that was set aside, the use of its slot or
+  /// kTenancyUnknown, and the reason. Any thread. May be null.
+  std::function<void(TenantSlot, uint32_t tenancy, const std::string&)> on_set_aside;
   TenantMaker make_tenant{};           // see GroupSetup
   TenantResources tenant_resources{};  // see GroupSetup
   ExecutorEvents events{};

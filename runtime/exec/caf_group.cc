@@ -295,7 +295,8 @@ void GroupCell::drain_set_aside(Time now) {
   std::set<TenantSlot> tenants;
   {
     const std::lock_guard lock(mutex_);
-    tenants = set_aside_;
+    // Once each: another tenant may have the slot when the next order comes.
+    tenants.swap(set_aside_);
   }
   for (const TenantSlot tenant : tenants) group_.set_aside(tenant, now);
 }

@@ -43,8 +43,9 @@ struct ExecutorEvents {
   /// After drain_tenant(): every instance of the slot here is idle, and no message of the slot is
   /// on its way between groups here. Once per drain_tenant().
   std::function<void(TenantSlot slot)> tenant_drained{};
-  /// In a hosted run: the tenant has made its last step.
-  std::function<void(TenantSlot slot)> tenant_finished{};
+  /// In a hosted run: the tenant has made its last step. `tenancy`: the use of the slot, or
+  /// kTenancyUnknown.
+  std::function<void(TenantSlot slot, uint32_t tenancy)> tenant_finished{};
 };
 
 /// The maximum number of changes of tenants that wait for the groups of one process.

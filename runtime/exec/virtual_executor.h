@@ -161,8 +161,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   };
 
   void ship(MessageBatch&& batch) override;
-  void tenant_finished(TenantSlot tenant) override;
-  void tenant_failed(TenantSlot tenant, std::string why) override;
+  void tenant_finished(TenantSlot tenant, uint32_t tenancy) override;
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   void tenant_changed(GroupId group, const TenantChange& change, Status status) override;
   void command_answered(CommandAnswer answer) override { answers_.push_back(std::move(answer)); }

@@ -46,12 +46,12 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
     tenant_changed(change, status);
   };
   setup_.events.tenant_drained = [this](TenantSlot slot) { tenant_drained(slot); };
-  setup_.events.tenant_finished = [this](TenantSlot slot) {
-    say_(Payload::of(TenantFinished{slot, ""}));
+  setup_.events.tenant_finished = [this](TenantSlot slot, uint32_t tenancy) {
+    say_(Payload::of(TenantFinished{slot, "", tenancy}));
   };
   if (connections_ == nullptr)
-    setup_.on_set_aside = [this](TenantSlot tenant, const std::string& why) {
-      say_(Payload::of(TenantFinished{tenant, why}));
+    setup_.on_set_aside = [this](TenantSlot tenant, uint32_t tenancy, const std::string& why) {
+      say_(Payload::of(TenantFinished{tenant, why, tenancy}));
     };
   if (connections_ == nullptr || setup_.step_source == nullptr) return;
   const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
@@ -364,8 +364,8 @@ ConnectionEvents connection_events(RunMember::Say say, std::function<void(const 
                                    std::function<void(const std::string&)> changed) {
   ConnectionEvents events;
   events.all_live = [say] { say(Payload::of(PeersConnected{})); };
-  events.tenant_finished = [say](TenantSlot tenant, const std::string& fault) {
-    say(Payload::of(TenantFinished{tenant, fault}));
+  events.tenant_finished = [say](TenantSlot tenant, uint32_t tenancy, const std::string& fault) {
+    say(Payload::of(TenantFinished{tenant, fault, tenancy}));
   };
   events.failed = std::move(failed);
   events.changed = std::move(changed);

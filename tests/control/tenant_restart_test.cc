@@ -170,7 +170,7 @@ TEST_F(TenantRestartStory, AFullDiskStopsTheOrders) {
   disk.is_full = true;
   EXPECT_THAT(why(ask("pause", "alice")), HasSubstr("No space left"));
   EXPECT_EQ(state("alice"), TenantState::kTraining);
-  EXPECT_FALSE(control->on_finished(alice.slot, "", now).ok()) << "the run cannot continue";
+  EXPECT_FALSE(finished(alice, "").ok()) << "the run cannot continue";
   EXPECT_THAT(take_sent(), IsEmpty());
 }
 
