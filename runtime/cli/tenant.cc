@@ -305,7 +305,7 @@ Command tenant_command() {
             flags.flag(arguments.keeps_checkpoints, "--keep-checkpoints",
                        "removes its rollouts and evaluations");
             flags.flag(arguments.purges, "--purge",
-                       "removes its checkpoints, rollouts and evaluations");
+                       "removes its checkpoints, saved weights, rollouts and evaluations");
           },
           run_remove)};
   return command;

@@ -290,8 +290,10 @@ void TenantControl::remove_files(const HostedTenant& tenant) {
   const size_t layout = plan_.layout_tenants();
   std::vector<fs::path> gone = {setup_.run_folder / rollouts_file_name(name, layout),
                                 setup_.run_folder / evaluations_file_name(name, layout)};
-  if (tenant.files == RemovedFiles::kPurge)
+  if (tenant.files == RemovedFiles::kPurge) {
     gone.push_back(checkpoints_folder(setup_.run_folder, name, layout));
+    gone.push_back(clients_folder(setup_.run_folder, name));
+  }
   for (const fs::path& path : gone)
     if (const Status removed = setup_.files->remove_all(path); !removed.ok())
       setup_.warn(fmt::format("tenant '{}' has left a file: {}", name, removed.error().text()));

@@ -59,7 +59,7 @@ std::shared_ptr<WorkerFiles::Store> WorkerFiles::make_store(const Tenant& tenant
                                       .interval = tenant.checkpoint_every,
                                       .every = tenant.keep_every,
                                       .best = tenant.keep_best}),
-      ClientFolders(system_files(), run_folder_ / "clients" / name));
+      ClientFolders(system_files(), clients_folder(run_folder_, name)));
 }
 
 std::shared_ptr<WorkerFiles::Store> WorkerFiles::store_of(TenantSlot tenant) {

@@ -149,8 +149,12 @@ TEST_F(TenantRestartStory, APurgeRemovesItsFilesBeforeTheNameIsFree) {
   const HostedTenant alice = join("alice");
   const fs::path folder = checkpoints_folder(scratch.path(), "alice", 2);
   const fs::path rollouts = scratch.path() / rollouts_file_name("alice", 2);
+  const fs::path clients = clients_folder(scratch.path(), "alice");
+  const fs::path others = clients_folder(scratch.path(), "alice~1");
   const auto make_files = [&] {
     fs::create_directories(folder / "step_1");
+    fs::create_directories(clients / "weights/a");
+    fs::create_directories(others);
     fs::create_directories(rollouts.parent_path());
     std::ofstream(rollouts) << "{}\n";
   };
@@ -161,6 +165,8 @@ TEST_F(TenantRestartStory, APurgeRemovesItsFilesBeforeTheNameIsFree) {
   all_carried_out(Kind::kLeave, alice);
   EXPECT_FALSE(fs::exists(rollouts));
   EXPECT_FALSE(fs::exists(folder));
+  EXPECT_FALSE(fs::exists(clients)) << "what its clients saved";
+  EXPECT_TRUE(fs::exists(others)) << "of another use of the name";
   EXPECT_THAT(ask("remove", "alice", "purge").get_string("error").value(), HasSubstr("alice"));
 }
 
