@@ -40,7 +40,7 @@ Json request(std::string_view verb, const std::string& name) {
   return Json::object().set("tenant_verb", verb).set("name", name);
 }
 
-/// What the run answered, or the exit code of a failure, which has been reported.
+/// The answer of the run, or the exit code of a failure, which has been reported.
 struct Answered {
   Json answer;
   int exit_code = kExitDone;
@@ -48,7 +48,8 @@ struct Answered {
 
 Answered ask(const TenantArguments& arguments, Json content) {
   auto answer =
-      ask_running(run_path(arguments.run), std::move(content), kAnswerMax, "so are its tenants");
+      ask_running(run_path(arguments.run), std::move(content), kAnswerMax,
+                  "its tenants are gone, `tenant ls` shows how they ended");
   if (!answer.ok()) return {Json(), fail(answer.error(), exit_code_of(answer.error()))};
   const std::string why = text_member(*answer, "error");
   complain_text(text_member(*answer, "findings"));

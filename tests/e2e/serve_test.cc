@@ -95,14 +95,14 @@ TEST_F(ServedRun, TenantsJoinLeaveAndTakeTheSlotOfAnother) {
   EXPECT_EQ(tenant({"add", tenant_file("alice")}).code, 2) << "the name is taken";
 
   EXPECT_EQ(tenant({"remove", "alice", "--purge"}).code, 0);
-  expect_state("alice", "alice");  // an error that names her: she is not there any more
+  expect_state("alice", "alice");  // an error that names it: it is not there any more
   ASSERT_TRUE(wait_until([&] { return !fs::exists(folder_ / "rollouts/alice.jsonl"); }));
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints/alice"));
   expect_it_trains("bob");
 
-  ASSERT_EQ(tenant({"add", tenant_file("cy", 6), "--wait"}).code, 0) << "her slot is free";
+  ASSERT_EQ(tenant({"add", tenant_file("cy", 6), "--wait"}).code, 0) << "its slot is free";
   expect_state("cy", "ended");
-  EXPECT_EQ(num_steps("cy-1"), 6U) << "the second use of the slot";
+  EXPECT_EQ(num_steps("cy~1"), 6U) << "the second use of the slot";
   EXPECT_TRUE(run.is_running()) << "a tenant that ends does not end the run";
   expect_it_trains("bob");
   end_well(run);
