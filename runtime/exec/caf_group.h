@@ -107,7 +107,7 @@ class GroupCell final : public GroupExecutor {
   /// Applied in order, with drain_tenant(). After the group resumed, if it follows a record.
   void change_tenant(const TenantChange& change);
   void drain_tenant(TenantSlot tenant);
-  /// Of a slot whose drain was ordered; idle only after the group began that drain.
+  /// Counts of a slot whose drain was ordered; idle only after the group began that drain.
   SlotCounts slot_counts(TenantSlot tenant) const;
   /// Its handlers get stuck: from now on messages are refused without running a handler.
   void refuse();

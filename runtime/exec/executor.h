@@ -35,8 +35,8 @@ using TenantMaker =
 using TenantResources = std::function<Status(const Plan& plan, int32_t index, Resource& resource,
                                              const Tenant& tenant, TenantChange::Kind kind)>;
 
-/// What an executor reports of tenants that come and go. Called on any thread, and not under a lock
-/// of the executor. An empty function hears nothing.
+/// Reports of an executor about tenants that come and go. Called on any thread, and not under a
+/// lock of the executor. An empty function hears nothing.
 struct ExecutorEvents {
   /// All groups here that are concerned have made the change. Error: one of them could not.
   std::function<void(const TenantChange& change, const Status& status)> tenant_changed{};

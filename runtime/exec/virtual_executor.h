@@ -78,7 +78,7 @@ struct VirtualOptions {
   TenantMaker make_tenant{};             // see GroupSetup
   TenantResources tenant_resources{};    // see GroupSetup
   ExecutorEvents events{};
-  bool is_hosted = false;   // the run goes on when all its tenants have finished, until
+  bool is_hosted = false;   // the run continues when all its tenants have finished, until
                             // request_drain(); without work it waits
   std::string repeat_with;  // the command that repeats this run, printed at failures
 };

@@ -56,7 +56,7 @@ void TenantMetrics::tenants() {
   });
 }
 
-/// Of a run that is served; a tenant of another run has no state.
+/// Nothing for a run that is not served: its tenants have no state.
 void TenantMetrics::states() {
   std::map<std::string_view, uint64_t> counts;
   for (const auto* tenants : {&picture_.tenants, &picture_.left})

@@ -77,7 +77,7 @@ bool WorkerFiles::begin_tenant(const Tenant& tenant) {
   if (!group.has_learner) return false;
   auto store = make_store(tenant);
   if (is_following_) {
-    // What an earlier start wrote is not written again.
+    // Files of an earlier start are not written again.
     auto found =
         find_checkpoints(checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
                          CheckpointDepth::kContents);

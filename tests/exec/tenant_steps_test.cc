@@ -294,7 +294,7 @@ TEST(TenantSteps, APauseHoldsTheSourceUntilItEnds) {
   EXPECT_THAT(other.arrived, Contains("alice:1000"));
 }
 
-/// What waits for an actor that is not idle keeps the slot.
+/// A message that waits for an actor that is not idle keeps the slot.
 TEST(TenantSteps, ASlotDrainsWhenItsActorsAreIdle) {
   Hosted hosted;
   bool is_idle = false;
