@@ -36,6 +36,7 @@ Json json_of(const HostedTenant& tenant) {
       .set("is_removed", tenant.is_removed)
       .set("files", kFiles[static_cast<size_t>(tenant.files)])
       .set("is_drained", tenant.is_drained)
+      .set("was_paused", tenant.was_paused)
       .set("unanswered", Json::list(unanswered))
       .set("table", tenant.table);
 }
@@ -54,6 +55,7 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
   ASSIGN_OR_RETURN(tenant.is_removed, json.get_bool("is_removed"));
   ASSIGN_OR_RETURN(const std::string files, json.get_string("files"));
   ASSIGN_OR_RETURN(tenant.is_drained, json.get_bool("is_drained"));
+  ASSIGN_OR_RETURN(tenant.was_paused, json.get_bool("was_paused"));
   ASSIGN_OR_RETURN(tenant.table, json.get_string("table"));
   const auto known = std::ranges::find(kStates, state);
   if (known == kStates.end()) return corrupt("a state is unknown");
@@ -189,6 +191,7 @@ Result<TenantOrder> TenantTable::start(std::string_view name) {
 Result<TenantOrder> TenantTable::pause(std::string_view name) {
   ASSIGN_OR_RETURN(HostedTenant * tenant, known(name, "paused", {TenantState::kTraining}));
   tenant->state = TenantState::kPaused;
+  tenant->was_paused = true;
   return order(*tenant, OrderKind::kPause);
 }
 
@@ -280,6 +283,8 @@ std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
     if (!is_planned && (state == TenantState::kTraining || state == TenantState::kPaused))
       add(OrderKind::kStart);
     if (state == TenantState::kPaused) add(OrderKind::kPause);
+    // The end of its pause may be in the table and not in the record that the process followed.
+    if (state == TenantState::kTraining && tenant.was_paused) add(OrderKind::kResume);
     if (state == TenantState::kDraining) add(awaited(tenant));
   }
   return orders;

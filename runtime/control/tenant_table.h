@@ -55,6 +55,7 @@ struct HostedTenant {
   bool is_removed = false;                   // it leaves the table when its slot is free
   RemovedFiles files = RemovedFiles::kKeep;  // of a removed tenant
   bool is_drained = false;                   // while draining: every process has drained
+  bool was_paused = false;                   // once: records may say so, and not that it ended
   std::set<ProcessId> unanswered;            // processes without an answer to the newest order
 };
 

@@ -176,6 +176,26 @@ TEST_F(TenantTableStory, ARestartedProcessMakesTheActorsAgain) {
   EXPECT_EQ(table.on_answer(kServing, make)->kind, SlotOrder::Kind::kStart);
 }
 
+// The control plane was killed between the file and the order, and the records said that the tenant
+// is paused.
+TEST_F(TenantTableStory, ARestartedProcessIsToldThatAPauseHasEnded) {
+  const auto of = [](const HostedTenant& tenant, SlotOrder::Kind kind) {
+    return SlotOrder{kind, tenant.slot, tenant.tenancy};
+  };
+  const HostedTenant main = *table.find("main");
+  const HostedTenant alice = join("alice");
+  for (const char* name : {"main", "alice"}) {
+    ASSERT_TRUE(table.pause(name).ok());
+    ASSERT_TRUE(table.resume(name).ok());
+  }
+  TenantTable again(a_hosted_plan(3));
+  ASSERT_TRUE(again.restore(parse_json(table.json().dump(), "table").value()).ok());
+  again.all_restarted();
+  EXPECT_THAT(again.on_restarted(kServing),
+              ElementsAre(of(alice, SlotOrder::Kind::kMake), of(alice, SlotOrder::Kind::kStart),
+                          of(alice, SlotOrder::Kind::kResume), of(main, SlotOrder::Kind::kResume)));
+}
+
 TEST_F(TenantTableStory, ARestartedProcessDestroysThePlansTenantThatHasLeft) {
   empty_slot(table.remove("main").value());
   const SlotOrder gone{SlotOrder::Kind::kDestroy, TenantSlot(0), 0};
