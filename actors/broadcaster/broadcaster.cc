@@ -53,9 +53,9 @@ std::string Broadcaster::name_of(WeightsKey key, PolicyVersion version) const {
 Status Broadcaster::on_weights(const WeightsReady& ready) {
   const WeightsKey key = key_of(services(), services().delivery().tenant, ready.adapter);
   if (ready.is_dropped) return drop(key);
-  if (!keys_.contains(key) && keys_.size() >= kWeightsKeysMax)
+  if (!keys_.contains(key) && keys_.size() >= keys_max_)
     return error(Code::kExhausted, "{} cannot become live: there are {} weights keys already",
-                 name_of(key, ready.version), kWeightsKeysMax)
+                 name_of(key, ready.version), keys_max_)
         .note("a key is a tenant, or a snapshot of one: drop snapshots that are not used");
   KeyRecord& record = keys_[key];
   if (record.is_given_up) return ok();

@@ -34,7 +34,9 @@ class Broadcaster final : public Actor {
  public:
   using Options = BroadcasterOptions;
   static Contract contract();
-  explicit Broadcaster(const BroadcasterOptions& options) : options_(options) {}
+  /// `keys_max`: how many keys it may have; engines and channels may have as many.
+  explicit Broadcaster(const BroadcasterOptions& options, size_t keys_max = kWeightsKeysMax)
+      : options_(options), keys_max_(keys_max) {}
 
   Status on_peer(const PeerEvent& event) override;
   /// At kLeave it forgets the tenant's keys.
@@ -101,6 +103,7 @@ class Broadcaster final : public Actor {
   std::string name_of(WeightsKey key, PolicyVersion version) const;
 
   const BroadcasterOptions options_;
+  const size_t keys_max_;
   // Touched only by handlers.
   std::map<WeightsKey, KeyRecord> keys_;
   std::optional<Time> armed_;

@@ -97,6 +97,7 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
     wait = take(key, gone);
   }
   if (!gone.empty()) send_load(engine_->state(), std::nullopt, gone);
+  if (update.is_dropped) answer_for_others(key, delivery.ref);
   if (is_any_new) wait = Duration();
   if (wait) services().set_timer("weights", *wait);
   return ok();
@@ -154,8 +155,6 @@ std::optional<Duration> EngineUser::take(WeightsKey key, std::vector<WeightsKey>
   Coming& coming = coming_.at(key);
   PolicyApplied answer;
   answer.version = coming.version;
-  answer.engine = services().self();
-  answer.adapter = adapter_in_message(key);
   bool has_changed = false;
   auto snapshot = weights_->fetch(key, coming.version);
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound &&
@@ -165,7 +164,10 @@ std::optional<Duration> EngineUser::take(WeightsKey key, std::vector<WeightsKey>
   }
   if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return kWeightsRetry;
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound && is_forgotten(key)) {
+    const StepRef cause = coming.cause;
     coming_.erase(key);
+    if (!gone.empty()) send_load(engine_->state(), std::nullopt, std::exchange(gone, {}));
+    answer_for_others(key, cause);
     return std::nullopt;
   }
   if (snapshot.ok()) {
@@ -187,11 +189,30 @@ std::optional<Duration> EngineUser::take(WeightsKey key, std::vector<WeightsKey>
   // a group opens under it.
   send_load(engine_->state(), has_changed ? std::optional(key) : std::nullopt,
             std::exchange(gone, {}));
+  send_answer(std::move(answer), key, cause);
+  return std::nullopt;
+}
+
+void EngineUser::send_answer(PolicyApplied answer, WeightsKey key, StepRef cause) {
+  answer.engine = services().self();
+  answer.adapter = adapter_in_message(key);
   for (const auto& [other, version] : applied_.of_tenant(key.tenant))
     if (other != key && other.moving_key() == key.moving_key())
       answer.others.push_back({adapter_in_message(other), version});
   applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
-  return std::nullopt;
+}
+
+/// An engine may have a version before an update names it: the newest one replaces a retired one.
+/// If that update is replaced by one without an answer of its own, the broadcaster would wait for
+/// the version until it sets the engine aside.
+void EngineUser::answer_for_others(WeightsKey key, StepRef cause) {
+  // A moving key comes before its snapshots.
+  for (const auto& [other, version] : applied_.of_tenant(key.tenant)) {
+    if (other == key || other.moving_key() != key.moving_key()) continue;
+    PolicyApplied answer;
+    answer.version = version;
+    return send_answer(std::move(answer), other, cause);
+  }
 }
 
 /// The publisher dropped the snapshot from the channel, and the update with the drop is on its way.

@@ -4,11 +4,12 @@
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
 /// Every version that an update names and that is new here is answered with one PolicyApplied, also
-/// when it fails; the version of the update itself always. A snapshot that the channel has
-/// forgotten is not answered. While it waits for its bytes, or until
-/// the engine has prepared them, a newer one of the same key replaces it. Keys do not wait for each
-/// other. One handler call applies at most one of them. A snapshot that an update drops, or no
-/// longer names, is dropped from the channel at once, and later requests for it are refused.
+/// when it fails; the version of the update itself always. A drop, and a snapshot that the channel
+/// has forgotten, have no answer of their own: the answer repeats what is applied of the tenancy,
+/// if anything. While a version waits for its bytes, or until the engine has prepared them, a newer
+/// one of the same key replaces it. Keys do not wait for each other. One handler call applies at
+/// most one of them, and sends at most one answer and one load. A snapshot that an update drops, or
+/// no longer names, is dropped from the channel at once, and later requests for it are refused.
 /// Prefill drops it from the engine, once none of its prompts waits there: their ends would have no
 /// receiver. Its other sequences then end as cancelled. A node with `weights = "none"` has no
 /// channel: its engine is frozen. Threads: the engine's.
@@ -86,11 +87,16 @@ class EngineUser : public Actor {
                                                               &Coming::num_preparations);
     }
   };
-  /// Applies the update of `key` and answers it. Empty when it was answered, else how long to wait
+  /// Applies the update of `key` and answers it. Empty when it is settled, else how long to wait
   /// before the next try. If it sends a load, that one reports `gone`, and the list is empty then:
   /// a handler sends one load.
   std::optional<Duration> take(WeightsKey key, std::vector<WeightsKey>& gone);
   bool is_forgotten(WeightsKey key) const;
+  /// Fills in the engine, `key`, and what is applied of other keys of its tenancy.
+  void send_answer(PolicyApplied answer, WeightsKey key, StepRef cause);
+  /// Repeats the version of the moving key of `key`, or of a snapshot that is left without one. If
+  /// nothing else of the tenancy is applied, it sends nothing.
+  void answer_for_others(WeightsKey key, StepRef cause);
   Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
                                         Coming& coming);
 

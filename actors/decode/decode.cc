@@ -179,7 +179,7 @@ Result<bool> Decode::work() {
     finished_.pop_front();
   }
   const EngineState state = engine_->state();
-  if (state.num_waiting == 0)
+  if (state.num_waiting == 0 && state.num_held == 0)
     for (const WeightsKey key : std::exchange(dropping_, {})) engine_->drop(key);
   send_load(state);
   return engine_->has_work() || !finished_.empty();

@@ -107,8 +107,8 @@ class Decode final : public EngineUser {
   /// edge has messages.
   std::map<SequenceId, Finished> ended_early_;
   std::deque<Finished> finished_;  // ended in the engine, not answered yet
-  /// Snapshots that Prefill may never have heard of. They leave the engine when no prompt waits in
-  /// it: Prefill answers for those.
+  /// Snapshots that Prefill may never have heard of. They leave the engine when it has no prompt
+  /// that was not taken over: Prefill hands those over first, so that their ends have a receiver.
   std::set<WeightsKey> dropping_;
   EngineHolds holds_;
   std::optional<Time> held_since_;  // when the engine was paused; none while it runs

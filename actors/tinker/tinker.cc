@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t kAcceptsOpen = 256;
 // Calls of one step are numbered from its own number.
 constexpr int kStepCallBits = 16;
-constexpr int64_t kSentPerWorkCall = 64;
-constexpr int64_t kCancelsPerWorkCall = 16;
 // The client repeats a call that takes 45 s.
 constexpr Duration kHold = Duration::seconds(40);
 // Rollouts number their requests from 0, a gateway from 2^47.

@@ -68,6 +68,9 @@ class Tinker final : public Actor {
   Status on_peer(const PeerEvent& event) override;
 
  private:
+  static constexpr int64_t kSentPerWorkCall = 64;
+  static constexpr int64_t kCancelsPerWorkCall = 16;
+
   using Client = ClientRequest;
 
   // tinker.cc: the listener, futures, deadlines

@@ -13,8 +13,6 @@ using namespace tinker;  // NOLINT: its names are those of the wire
 
 namespace {
 
-constexpr int64_t kSentPerWorkCall = 64;
-constexpr int64_t kCancelsPerWorkCall = 16;
 // Sessions of clients have the highest bit, trajectories of Rollout do not.
 constexpr uint64_t kClientSession = uint64_t{1} << 63;
 constexpr float kNoLogprob = -99999.0F;  // of a slot of a table without a token

@@ -47,9 +47,8 @@ struct Answered {
 };
 
 Answered ask(const TenantArguments& arguments, Json content) {
-  auto answer =
-      ask_running(run_path(arguments.run), std::move(content), kAnswerMax,
-                  "its tenants are gone, `tenant ls` shows how they ended");
+  auto answer = ask_running(run_path(arguments.run), std::move(content), kAnswerMax,
+                            "its tenants are gone, `tenant ls` shows how they ended");
   if (!answer.ok()) return {Json(), fail(answer.error(), exit_code_of(answer.error()))};
   const std::string why = text_member(*answer, "error");
   complain_text(text_member(*answer, "findings"));
@@ -72,11 +71,12 @@ std::string percent_text(const Json& tenant, std::string_view key) {
   return value.is_number() ? fmt::format("{:.0f}%", value.as_double() * 100) : "-";
 }
 
-/// "3/100", "-" where a run that has ended does not know the step.
+/// "3/100", "3" of a tenant without an end, "-" where a run that has ended does not know the step.
 std::string step_text(const Json& tenant) {
   const Json step = member(tenant, "step"), most = member(tenant, "max_steps");
   if (!most.is_number()) return "-";
-  return fmt::format("{}/{}", step.is_number() ? step.as_int() : 0, most.as_int());
+  const int64_t done = step.is_number() ? step.as_int() : 0;
+  return most.as_int() > 0 ? fmt::format("{}/{}", done, most.as_int()) : fmt::format("{}", done);
 }
 
 std::string waits_text(const Json& tenant) {
@@ -140,7 +140,7 @@ int list_ended(const TenantArguments& arguments, const fs::path& folder) {
   return kExitDone;
 }
 
-int run_list(const TenantArguments& arguments) {
+int list_tenants(const TenantArguments& arguments) {
   const fs::path folder = run_path(arguments.run);
   const auto facts = read_run_facts(folder);
   if (!facts.ok()) return fail(facts.error(), exit_code_of(facts.error()));
@@ -154,7 +154,7 @@ int run_list(const TenantArguments& arguments) {
   return kExitDone;
 }
 
-int run_show(const TenantArguments& arguments) {
+int show_tenant(const TenantArguments& arguments) {
   const Answered answered = ask(arguments, request("show", arguments.name));
   if (answered.exit_code != kExitDone) return answered.exit_code;
   const Json tenant = member(answered.answer, "tenant");
@@ -184,13 +184,13 @@ int show_changed(const TenantArguments& arguments, const Json& answer) {
   return kExitDone;
 }
 
-int run_change(const TenantArguments& arguments, std::string_view verb) {
+int change_tenant(const TenantArguments& arguments, std::string_view verb) {
   const Answered answered = ask(arguments, request(verb, arguments.name));
   return answered.exit_code == kExitDone ? show_changed(arguments, answered.answer)
                                          : answered.exit_code;
 }
 
-int run_remove(const TenantArguments& arguments) {
+int remove_tenant(const TenantArguments& arguments) {
   if (arguments.keeps_checkpoints && arguments.purges)
     return fail(error(Code::kInvalid, "--keep-checkpoints and --purge exclude each other")
                     .note("--purge removes all files of the tenant; without both all stay"),
@@ -229,7 +229,7 @@ Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
   }
 }
 
-int run_add(const TenantArguments& arguments) {
+int add_tenant(const TenantArguments& arguments) {
   std::error_code fault;
   const fs::path file = fs::absolute(arguments.name, fault).lexically_normal();
   const Answered answered =
@@ -286,18 +286,18 @@ Command tenant_command() {
             flags.positional(arguments.name, "FILE", "a file with one [tenant.<name>] table");
             flags.flag(arguments.waits, "--wait", "returns when the tenant trains");
           },
-          run_add),
+          add_tenant),
       action(
           "ls", "lists the tenants: state, step, reward, share", "primerl-graph tenant ls",
-          [](Arguments&, TenantArguments&) {}, run_list),
+          [](Arguments&, TenantArguments&) {}, list_tenants),
       action("show", "shows one tenant and its table with all values",
-             "primerl-graph tenant show alice", takes_name, run_show),
+             "primerl-graph tenant show alice", takes_name, show_tenant),
       action("pause", "stops the tenant's source; rollouts in flight end",
              "primerl-graph tenant pause alice", takes_name,
-             [](const TenantArguments& arguments) { return run_change(arguments, "pause"); }),
+             [](const TenantArguments& arguments) { return change_tenant(arguments, "pause"); }),
       action("resume", "lets a paused tenant continue", "primerl-graph tenant resume alice",
              takes_name,
-             [](const TenantArguments& arguments) { return run_change(arguments, "resume"); }),
+             [](const TenantArguments& arguments) { return change_tenant(arguments, "resume"); }),
       action(
           "remove", "ends the tenant and frees its slot; its files stay",
           "primerl-graph tenant remove alice --purge",
@@ -308,7 +308,7 @@ Command tenant_command() {
             flags.flag(arguments.purges, "--purge",
                        "removes its checkpoints, saved weights, rollouts and evaluations");
           },
-          run_remove)};
+          remove_tenant)};
   return command;
 }
 

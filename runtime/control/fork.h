@@ -4,8 +4,8 @@
 /// primerl-worker makes the checkpoint again (runtime/replay/remade_checkpoint.h), in the folder of
 /// the new run. The other run is not changed. A tenant that has not taken step
 /// N begins from its newest checkpoint before, or from its first step. If tenants came and
-/// went, the fork has those that were there at the step (runtime/replay/forked_graph.h); one that had
-/// joined begins from a checkpoint that was kept.
+/// went, the fork has those that were there at the step (runtime/replay/forked_graph.h); one that
+/// had joined begins from a checkpoint that was kept.
 #pragma once
 
 #include <string>

@@ -76,7 +76,7 @@ class CafExecutor::Core final : private CellOwner {
   bool has_own_thread(GroupId group) const { return setup_.plan->group(group).own_thread; }
 
   // caf_watch.cc, and watch_slots() in caf_tenants.cc: on the timer thread
-  void watch_slots();
+  void watch_slots(Time now);
   void watch();
   void watch_handlers(Time now, bool is_draining);
   void watch_stall(Time now);

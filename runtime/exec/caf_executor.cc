@@ -332,9 +332,12 @@ void CafExecutor::Core::command(const ActorCommand& command) {
 
 void CafExecutor::Core::tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) {
   if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, tenancy, why);
-  // The control plane drains the tenant, if it still has the slot.
-  if (setup_.is_hosted && setup_.on_set_aside != nullptr)
-    return setup_.on_set_aside(tenant, tenancy, why);
+  if (setup_.is_hosted) {
+    // The control plane drains the tenant, if it still has the slot.
+    if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, tenancy, why);
+    if (setup_.events.tenant_failed) setup_.events.tenant_failed(tenant, why);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     set_aside_.emplace(tenant, why);

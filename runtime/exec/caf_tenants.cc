@@ -1,6 +1,7 @@
 // Tenants that join, leave and drain in a CafExecutor.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "runtime/exec/caf_core.h"
 
@@ -29,7 +30,8 @@ void CafExecutor::Core::drain_tenant(TenantSlot slot) {
   if (!check_slot(*setup_.plan, slot).ok()) return;
   {
     const std::lock_guard lock(mutex_);
-    slot_drains_[slot];
+    slot_drains_.try_emplace(slot).first->second.deadline =
+        clock_.now() + setup_.plan->settings.drain_max;
     for (auto* cell : here_)
       if (cell->group().concerns(slot)) cell->drain_tenant(slot);
   }
@@ -70,13 +72,16 @@ void CafExecutor::Core::tenant_changed(GroupId group, const TenantChange& change
 }
 
 /// On the timer thread.
-void CafExecutor::Core::watch_slots() {
+void CafExecutor::Core::watch_slots(Time now) {
   std::vector<TenantSlot> drained;
   {
     const std::lock_guard lock(mutex_);
     for (const TenantSlot slot : num_abandoned_of_left_) num_abandoned_.erase(slot);
     num_abandoned_of_left_.clear();
     for (auto& [slot, drain] : slot_drains_) {
+      if (now >= drain.deadline && !std::exchange(drain.is_late, true))
+        for (auto* cell : here_)
+          if (cell->group().concerns(slot)) cell->set_aside(slot);
       const auto is_over = [this, slot = slot, &drain = drain] {
         std::vector<SlotCounts> counts;
         for (auto* cell : here_)

@@ -29,7 +29,7 @@ void CafExecutor::Core::watch() {
     return;
   }
   if (!is_live) return watch_record(now);
-  watch_slots();
+  watch_slots(now);
   watch_handlers(now, phase == Phase::kDraining);
   watch_stall(now);
   if (phase == Phase::kDraining) watch_drain(now);

@@ -46,6 +46,8 @@ struct ExecutorEvents {
   /// In a hosted run: the tenant has made its last step. `tenancy`: the use of the slot, or
   /// kTenancyUnknown.
   std::function<void(TenantSlot slot, uint32_t tenancy)> tenant_finished{};
+  /// In a hosted run: the tenant failed, for the reason `why`, and its actors drain. Once or more.
+  std::function<void(TenantSlot slot, const std::string& why)> tenant_failed{};
 };
 
 /// The maximum number of changes of tenants that wait for the groups of one process.
@@ -158,8 +160,9 @@ class Executor {
   /// group that follows a record makes it after it resumed. kInvalid: the plan has no such slot, or
   /// no limits. kExhausted: kTenantChangesMax changes wait. After start().
   virtual Status change_tenant(const TenantChange& change) = 0;
-  /// Drains the actors of a tenant that will leave; the others continue. Reported by
-  /// ExecutorEvents::tenant_drained(). Repeated orders are one until it was reported.
+  /// Drains the actors of a tenant that will leave; the others continue. After drain_max actors
+  /// that still wait count as idle. Reported by ExecutorEvents::tenant_drained(). Repeated orders
+  /// are one until it was reported.
   virtual void drain_tenant(TenantSlot slot) = 0;
   /// Returns when the run has ended: all tenants finished and drained, or the run was stopped,
   /// failed or stalled.

@@ -341,6 +341,10 @@ void GroupLinks::save(GroupState& state) const {
   for (const InLink& in : inbox_.links) state.in_links.push_back(saved_link(in));
   for (const OutLink& out : common_.flow->links) state.out_links.push_back(saved_link(out));
   state.peers = peers_.saved();
+  for (size_t slot = 0; slot < slot_shipped_.size() && counts_slots_; ++slot) {
+    state.slot_shipped.push_back(slot_shipped_[slot].get());
+    state.slot_received.push_back(slot_received_[slot].get());
+  }
 }
 
 /// A group that follows a record counts only what it sends and receives from now on. The two ends
@@ -350,6 +354,10 @@ void GroupLinks::restore_counts(const GroupState& state) {
   const bool follows = setup().step_source != nullptr;
   num_shipped_.set(follows ? 0 : state.num_shipped);
   num_received_.set(follows ? 0 : state.num_received);
+  for (size_t slot = 0; slot < state.slot_shipped.size() && !follows; ++slot) {
+    slot_shipped_[slot].set(state.slot_shipped[slot]);
+    slot_received_[slot].set(state.slot_received[slot]);
+  }
 }
 
 void GroupLinks::restore_in(const GroupState& state) {

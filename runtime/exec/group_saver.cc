@@ -44,6 +44,8 @@ Status GroupSaver::restore(const GroupState& state) {
   RETURN_IF_ERROR(check_fits(state));
   RETURN_IF_ERROR(actors_.restore_actors(state));
   steps_.restore(state);
+  // Each input and each actor with more work arms a work call.
+  for (uint32_t i = 0; i < actors_.size() && !state.work_armed; ++i) actors_.set_may_work(i, false);
   links_.restore_counts(state);
   actors_.restore_tenants(state);
   links_.restore_peers(state);
@@ -97,6 +99,10 @@ Status GroupSaver::check_fits(const GroupState& state) const {
   if (state.in_links.size() != links_.inbox().links.size() ||
       state.out_links.size() != common_.flow->links.size())
     return strange("it has other edges");
+  const size_t num_slots = common_.tenants.num_slots();
+  if (state.slot_shipped.size() != state.slot_received.size() ||
+      state.slot_shipped.size() > num_slots)
+    return strange("it has other tenant slots");
   if (state.peers.size() != links_.peers().size()) return strange("it has other neighbours");
   for (uint32_t i = 0; i < actors_.size(); ++i)
     if (state.actors[i].timer_generations.size() != actors_.num_timers(i))

@@ -2,11 +2,18 @@
 // and back.
 #include "graph/joining.h"
 #include "runtime/exec/group_actors.h"
+#include "runtime/exec/group_steps.h"
 
 namespace primerl {
 
 Result<std::shared_ptr<const Tenant>> GroupCommon::make_tenant(const TenantChange& change) const {
-  if (setup.make_tenant) return setup.make_tenant(*setup.plan, change);
+  if (setup.make_tenant) {
+    // Files of the tenant belong to this group, also when it is restored, outside of any step.
+    const GroupId before = GroupSteps::enter(setup.group);
+    auto made = setup.make_tenant(*setup.plan, change);
+    GroupSteps::enter(before);
+    return made;
+  }
   return tenant_of_table(*setup.plan, change.table, change.slot, change.tenancy,
                          *setup.plan->catalog);
 }

@@ -234,6 +234,8 @@ struct GroupState {
   std::vector<SavedInput> inputs;       // in order of arrival
   std::vector<SavedTimer> timers;
   std::vector<SavedPeer> peers;
+  /// By tenant slot: messages of the slot between groups of the process (SlotCounts).
+  std::vector<uint64_t> slot_shipped, slot_received;
   std::vector<Blob> resources;  // Resource::save_state() of the group's own resources
 
   template <class F>
@@ -247,7 +249,8 @@ struct GroupState {
         "paused", &G::paused)("leaving", &G::leaving)("work_armed", &G::work_armed)(
         "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
         "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers)(
-        "resources", &G::resources);
+        "slot_shipped", &G::slot_shipped)("slot_received", &G::slot_received)("resources",
+                                                                              &G::resources);
   }
 };
 

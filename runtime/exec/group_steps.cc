@@ -28,6 +28,7 @@ GroupSteps::GroupSteps(std::shared_ptr<GroupCommon> common, GroupLinks& links, G
 }
 
 GroupId GroupSteps::running_here() { return GroupId(step_here); }
+GroupId GroupSteps::enter(GroupId group) { return GroupId(std::exchange(step_here, group.value)); }
 
 Status GroupSteps::make_resources() {
   for (int32_t resource : planned_.resources) {

@@ -70,6 +70,8 @@ class GroupSteps {
   uint32_t current() const { return current_; }
   /// The group whose step the calling thread runs; none outside of steps.
   static GroupId running_here();
+  /// The calling thread acts for `group` from now on. Returns the group before.
+  static GroupId enter(GroupId group);
 
   /// Adds the counts and the waiting work call.
   void save(GroupState& state) const;

@@ -194,6 +194,8 @@ bool VirtualExecutor::jump() {
     if (slot.is_busy) consider(slot.busy_until);
     if (const auto timer = slot.group->next_timer()) consider(*timer);
   }
+  for (const auto& [slot, drain] : slot_drains_)
+    if (!drain.is_late) consider(drain.deadline);
   is_alive = next.has_value();
   if (!is_alive) return false;
   for (Time late : late_at_) consider(late);

@@ -151,6 +151,8 @@ void VirtualExecutor::tenant_finished(TenantSlot tenant, uint32_t tenancy) {
 }
 
 void VirtualExecutor::tenant_failed(TenantSlot tenant, uint32_t, std::string why) {
+  if (options_.is_hosted && options_.events.tenant_failed)
+    options_.events.tenant_failed(tenant, why);
   set_aside_.emplace(tenant, std::move(why));
   is_set_aside_ordered_ = true;
   finished_[tenant.index()] = true;

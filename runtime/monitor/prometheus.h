@@ -19,6 +19,9 @@
 
 namespace primerl {
 
+/// A count as the value of a sample.
+double as_number(auto value) { return static_cast<double>(value); }
+
 using PrometheusLabels = std::vector<std::pair<std::string_view, std::string_view>>;
 
 class PrometheusText {

@@ -21,11 +21,6 @@ struct Family {
   double (*value)(const Thing&);
 };
 
-template <class T>
-double as_number(T value) {
-  return static_cast<double>(value);
-}
-
 /// A heartbeat and the process that sent it.
 struct Said {
   const PlanProcess* planned;

@@ -8,8 +8,6 @@
 namespace primerl {
 namespace {
 
-double as_number(auto value) { return static_cast<double>(value); }
-
 class TenantMetrics {
  public:
   TenantMetrics(PrometheusText& out, const RunSnapshot& picture, Time now)
@@ -56,7 +54,7 @@ void TenantMetrics::tenants() {
   });
 }
 
-/// Nothing for a run that is not served: its tenants have no state.
+/// A run that is served has them; a tenant of another run has no state.
 void TenantMetrics::states() {
   std::map<std::string_view, uint64_t> counts;
   for (const auto* tenants : {&picture_.tenants, &picture_.left})

@@ -227,9 +227,9 @@ std::string to_text(const Trace& trace, const Chain& chain) {
                           step_text(trace.catalog(), entry.step.group, entry.step.step));
       continue;
     }
-    text += fmt::format("{}{}  {}  at {} s", indent, step_name(trace, entry.step),
-                        input_text(trace, entry.step),
-                        time_text(trace.catalog(), entry.step.began));
+    text +=
+        fmt::format("{}{}  {}  at {} s", indent, step_name(trace, entry.step),
+                    input_text(trace, entry.step), time_text(trace.catalog(), entry.step.began));
     if (entry.step.kind == StepKind::kMessage)
       text += fmt::format("  {}", trace.catalog().types[entry.step.type].name);
     if (entry.kind != CauseKind::kInput && entry.kind != CauseKind::kAsked)

@@ -35,7 +35,7 @@ struct ResumingLearnerSetup {
   NextAnswer next;
   std::function<bool()> is_live;
   std::function<bool()> is_restoring = {};  // TracedLearner::tell_restoring()
-  std::vector<RecoveryPoint> points;  // by tenant slot
+  std::vector<RecoveryPoint> points;        // by tenant slot
   /// Publishes to engines the weights of a tenant that were the last published ones before a cut.
   std::function<Status(TenantSlot tenant, const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.

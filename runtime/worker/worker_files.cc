@@ -15,6 +15,10 @@ std::vector<std::string> planned_names(const Plan& plan) {
   return names;
 }
 
+Error no_folder(TenantSlot tenant) {
+  return error(Code::kNotFound, "tenant slot {} is free: it has no checkpoint", tenant.value);
+}
+
 }  // namespace
 
 bool runs_rollout(const Plan& plan, ProcessId process) {
@@ -210,8 +214,7 @@ Status WorkerFiles::append(const std::string& file, std::string_view line) {
 
 Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, int64_t step) {
   const auto store = store_of(tenant);
-  if (store == nullptr)
-    return error(Code::kNotFound, "tenant slot {} is free: it has no checkpoint", tenant.value);
+  if (store == nullptr) return no_folder(tenant);
   // The recorded start or an earlier one wrote it.
   if (const ResumePoint& newest = store->newest; !newest.folder.empty() && step <= newest.step) {
     if (step == newest.step) return newest.folder;
@@ -243,16 +246,22 @@ Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Jso
 
 Result<std::filesystem::path> WorkerFiles::begin_client_folder(TenantSlot tenant,
                                                                std::string_view path) {
-  return store_of(tenant)->clients.begin(path);
+  const auto store = store_of(tenant);
+  if (store == nullptr) return no_folder(tenant);
+  return store->clients.begin(path);
 }
 
 Status WorkerFiles::commit_client_folder(TenantSlot tenant, std::string_view path,
                                          bool weights_only) {
-  return store_of(tenant)->clients.commit(path, weights_only);
+  const auto store = store_of(tenant);
+  if (store == nullptr) return no_folder(tenant);
+  return store->clients.commit(path, weights_only);
 }
 
 Result<std::filesystem::path> WorkerFiles::client_folder(TenantSlot tenant, std::string_view path) {
-  return store_of(tenant)->clients.folder(path);
+  const auto store = store_of(tenant);
+  if (store == nullptr) return no_folder(tenant);
+  return store->clients.folder(path);
 }
 
 Status WorkerFiles::remove_client_folder(TenantSlot tenant, std::string_view path) {
@@ -261,7 +270,9 @@ Status WorkerFiles::remove_client_folder(TenantSlot tenant, std::string_view pat
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_following_) return ok();
   }
-  return store_of(tenant)->clients.remove(path);
+  const auto store = store_of(tenant);
+  if (store == nullptr) return no_folder(tenant);
+  return store->clients.remove(path);
 }
 
 Status WorkerFiles::fault() {

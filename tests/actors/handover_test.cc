@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "actors/decode/decode.h"
 #include "actors/prefill/prefill.h"
 #include "graph/testing/node_runner.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "tests/actors/fakes.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -279,6 +281,33 @@ TEST(Handover, AnImpossibleRequestIsRefusedAlsoAfterItWaited) {
   EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);
 }
 
+/// The engine keeps a prompt that fails until it is taken over: Decode does not know before who
+/// asked for it.
+TEST(Handover, APromptWhoseStepFailsIsAnsweredToWhoAskedForIt) {
+  const ScratchFolder scratch;
+  ScriptedEngineOptions options;
+  options.kv_blocks = 40;
+  options.device_fault_file = scratch.path() / "fault";
+  const std::unique_ptr<Engine> engine = *make_scripted_engine(options);
+  Pair pair(*engine, *engine);
+  ASSERT_TRUE(pair.ask(4).ok());
+  write_text(options.device_fault_file, "full");
+  ASSERT_TRUE(engine->step().ok());
+  ASSERT_TRUE(pair.decode.run_work().ok());
+  EXPECT_THAT(pair.answers(), IsEmpty());
+  pair.work_prefill();
+  ASSERT_EQ(pair.num_underway(), 1U);
+  pair.deliver();
+  ASSERT_TRUE(pair.decode.run_work().ok());
+  ASSERT_THAT(pair.answers(), SizeIs(1));
+  EXPECT_EQ(pair.answers()[0].end, FinishReason::kFailed);
+  EXPECT_EQ(pair.answers()[0].session, 74U);
+  EXPECT_EQ(pair.answers()[0].attempt, 2U);
+  EXPECT_EQ(pair.decode.emissions("completion")[0].options.origin, kRollout.origin);
+  EXPECT_TRUE(pair.prefill.idle());
+  EXPECT_TRUE(pair.decode.idle());
+}
+
 /// Requests, aborts (at both actors, or at one), steps, work calls, arrivals of PrefillDone and
 /// ends of leases in any order.
 class RandomHandover {
@@ -297,6 +326,11 @@ class RandomHandover {
     for (const auto& answer : pair_.answers()) ++num_answers[answer.request];
     EXPECT_EQ(num_answers.size(), next_);
     for (const auto& [request, count] : num_answers) EXPECT_EQ(count, 1) << "request " << request;
+    for (const auto& sent : pair_.decode.emissions("completion")) {
+      const uint64_t request = sent.payload.as<Completion>().request;
+      if (aborted_at_prefill_.contains(request)) continue;
+      EXPECT_EQ(sent.options.origin, kRollout.origin) << "request " << request;
+    }
     expect_free(*engine_);
     EXPECT_TRUE(pair_.prefill.idle());
     EXPECT_TRUE(pair_.decode.idle());
@@ -332,6 +366,7 @@ class RandomHandover {
   /// An abort may arrive before its request, at either actor first, and at one of them only.
   void abort(uint64_t request, uint64_t where) {
     const Abort message{request, 2};
+    if (where == 0) aborted_at_prefill_.insert(request);
     if (where != 1) {
       ASSERT_TRUE(pair_.prefill.give("abort", message, kRollout).ok());
     }
@@ -344,6 +379,7 @@ class RandomHandover {
   std::unique_ptr<Engine> engine_;
   Pair pair_;
   uint64_t next_ = 0;
+  std::set<uint64_t> aborted_at_prefill_;  // and not at Decode, which then knows no sender
 };
 
 TEST(Handover, EveryRequestHasOneCompletionInEveryOrder) {

@@ -16,23 +16,23 @@ using testing::kPrefillA;
 using testing::kPrefillB;
 using ::testing::SizeIs;
 
-WeightsKey snapshot(uint32_t n) { return snapshot_key({}, n); }
+WeightsKey snapshot_of_first(uint32_t n) { return snapshot_key({}, n); }
 
 GenerateRequest a_request_of(uint32_t n, uint64_t request, int64_t version = 0) {
   GenerateRequest made = testing::a_request(request, request, version);
-  made.adapter = snapshot(n).adapter;
+  made.adapter = snapshot_of_first(n).adapter;
   return made;
 }
 
 EngineLoad a_load_with(InstanceId engine, uint32_t n, int64_t version) {
   EngineLoad load = a_load(engine, 0);
-  CHECK(load.applied.set(snapshot(n), PolicyVersion(version)), "too many keys");
+  CHECK(load.applied.set(snapshot_of_first(n), PolicyVersion(version)), "too many keys");
   return load;
 }
 
 EngineLoad a_load_without(InstanceId engine, uint32_t n) {
   EngineLoad load = a_load(engine, 0);
-  load.gone = {snapshot(n)};
+  load.gone = {snapshot_of_first(n)};
   return load;
 }
 
@@ -61,7 +61,7 @@ TEST_F(RouterKeys, ARequestWaitsForItsKeyAndHoldsBackNoneOfAnother) {
   EXPECT_EQ(router.sent<GenerateRequest>("prefill")[0].request, 2U);
   give(a_load_with(kPrefillB, 1, 0));
   ASSERT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
-  EXPECT_EQ(router.sent<GenerateRequest>("prefill")[1].adapter, snapshot(1).adapter);
+  EXPECT_EQ(router.sent<GenerateRequest>("prefill")[1].adapter, snapshot_of_first(1).adapter);
 }
 
 TEST_F(RouterKeys, ASnapshotMustBeThereAlsoForARequestWithoutAVersion) {
@@ -124,7 +124,7 @@ TEST_F(RouterKeys, AnEngineThatDropsLaterChangesNothingMore) {
 
 TEST_F(RouterKeys, RemembersTheNewestDropsUpToTheirNumber) {
   EngineLoad load = a_load(kPrefillA, 0);
-  for (uint32_t n = 1; n <= kWeightsKeysMax; ++n) load.gone.push_back(snapshot(n));
+  for (uint32_t n = 1; n <= kWeightsKeysMax; ++n) load.gone.push_back(snapshot_of_first(n));
   give(load);
   ask(a_request_of(1, 1));
   EXPECT_THAT(refused(), SizeIs(1)) << "as many are remembered";
@@ -147,7 +147,7 @@ TEST_F(CacheAwareKeys, EqualPromptsOfTwoKeysHaveDifferentPrefixes) {
   ask(first);
   GenerateRequest of_snapshot = first;
   of_snapshot.request = 2;
-  of_snapshot.adapter = snapshot(1).adapter;
+  of_snapshot.adapter = snapshot_of_first(1).adapter;
   ask(of_snapshot);
   GenerateRequest again = first;
   again.request = again.session = 3;

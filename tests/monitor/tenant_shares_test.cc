@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr Time kBegin = Time::from_nanoseconds(1'000'000'000'000);
+constexpr Time kSharesBegin = Time::from_nanoseconds(1'000'000'000'000);
 
 class TenantShares : public ::testing::Test {
  protected:
@@ -29,10 +29,10 @@ class TenantShares : public ::testing::Test {
     }
     plan->processes.resize(1);
     plan_ = plan;
-    board_ = std::make_unique<StatusStore>(plan_, kBegin);
+    board_ = std::make_unique<StatusStore>(plan_, kSharesBegin);
     board_->process_started(ProcessId(0), 1, 100);
   }
-  static Time after(int64_t seconds) { return kBegin + Duration::seconds(seconds); }
+  static Time after(int64_t seconds) { return kSharesBegin + Duration::seconds(seconds); }
   /// The engine reports the tokens computed for each tenant since the process began.
   void engine_says(uint64_t ada, uint64_t bo, Time now) {
     Heartbeat beat;

@@ -105,22 +105,24 @@ TEST(WorkerFiles, ATenantThatJoinedWritesItsOwnFiles) {
     return tenant;
   };
   Strings strings;
-  strings.on_start = [&](Puppet&) {
-    EXPECT_EQ(files->label(TenantSlot(0)), "main") << "the plan's own tenant";
+  strings.on_work = [&](Puppet& puppet) -> Result<bool> {
+    EXPECT_EQ(files->label(TenantSlot(0)), "t0") << "the plan's own tenant";
     EXPECT_EQ(files->label(TenantSlot(1)), "") << "a free slot";
     const Tenant first = join(1);
     files->end_tenant(first);
     (void)join(2);
-    return ok();
+    puppet.world().finish(TenantSlot(0));
+    return false;
   };
-  graph.node("actor", {.strings = std::move(strings)});
+  graph.node("actor", {.strings = std::move(strings), .contract = make_source});
   const auto plan = graph.plan();
   WorkerFiles made(
       *plan, scratch.path(), "main", {}, [](TenantSlot, int64_t) {},
       [](const Error& fault) { ADD_FAILURE() << fault.text(); });
   files = &made;
   SmallRun run(graph);
-  EXPECT_THAT(labels, ElementsAre("alice-1", "alice-2"));
+  (void)run->wait();
+  EXPECT_THAT(labels, ElementsAre("alice~1", "alice~2"));
   for (const char* line : {"1", "2"})
     EXPECT_EQ(read_text_file(scratch.path() / fmt::format("rollouts/alice-{}.jsonl", line)).value(),
               fmt::format("{}\n", line));
