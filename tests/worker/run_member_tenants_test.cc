@@ -136,8 +136,8 @@ TEST_F(HostedMember, ARepeatedOrderIsAnsweredAndChangesNothing) {
   begin();
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(change(Kind::kJoin).ok());
+    for (const TenantAnswered& one : take(1)) EXPECT_EQ(one.text, "");
   }
-  for (const TenantAnswered& one : take(2)) EXPECT_EQ(one.text, "");
   ASSERT_TRUE(change(Kind::kLeave, 2).ok()) << "of an earlier tenant";
   for (const TenantAnswered& one : take(1)) EXPECT_EQ(one.text, "");
   ASSERT_TRUE(change(Kind::kJoin, 4).ok());
