@@ -90,7 +90,8 @@ class TenantTable {
   std::optional<TenantOrder> on_failed(TenantSlot slot, uint32_t tenancy, const std::string& why);
   /// Another incarnation of the process runs. It has made the actors of the tenants of the plan, or
   /// it has followed its record up to some order. Returns all orders that it needs, in order: it
-  /// destroys the plan's tenants that have left, and makes the actors of the tenants that are there
+  /// destroys the plan's tenants that have left, and the last that left each slot, because its
+  /// record may end before that; and it makes the actors of the tenants that are there
   /// again. Its earlier answers do not count any more.
   std::vector<TenantOrder> on_restarted(ProcessId process);
 
@@ -125,6 +126,7 @@ class TenantTable {
   const size_t num_processes_;
   std::map<std::string, HostedTenant, std::less<>> tenants_;
   Tenancies tenancies_;
+  std::map<TenantSlot, uint32_t> left_;  // the newest use of each slot whose actors were destroyed
 };
 
 }  // namespace primerl

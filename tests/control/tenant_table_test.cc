@@ -209,6 +209,20 @@ TEST_F(TenantTableStory, ARestartedProcessDestroysThePlansTenantThatHasLeft) {
   EXPECT_EQ(state("alice"), TenantState::kTraining);
 }
 
+// The record of a killed process ended before the tenant left, and the slot is another's now.
+TEST_F(TenantTableStory, ARestartedProcessDestroysTheLastTenantThatLeftASlot) {
+  const HostedTenant alice = join("alice");
+  empty_slot(table.remove("alice").value());
+  const HostedTenant bob = join("bob");
+  ASSERT_EQ(bob.slot, alice.slot);
+  TenantTable again(a_hosted_plan(3));
+  ASSERT_TRUE(again.restore(parse_json(table.json().dump(), "table").value()).ok());
+  EXPECT_THAT(again.on_restarted(kServing),
+              ElementsAre(SlotOrder{SlotOrder::Kind::kDestroy, alice.slot, alice.tenancy},
+                          SlotOrder{SlotOrder::Kind::kMake, bob.slot, bob.tenancy},
+                          SlotOrder{SlotOrder::Kind::kStart, bob.slot, bob.tenancy}));
+}
+
 TEST_F(TenantTableStory, AProcessThatRestartsWhileATenantDrainsAnswersAgain) {
   const HostedTenant alice = join("alice");
   const SlotOrder drain = *table.remove("alice", RemovedFiles::kPurge).value();
@@ -330,6 +344,7 @@ TEST(TenantTable, RefusesATextThatIsNotItsOwn) {
   EXPECT_FALSE(restored("\"unanswered\":[]", "\"unanswered\":[2]"));
   EXPECT_FALSE(restored("\"numbers\"", "\"number\""));
   EXPECT_FALSE(restored("\"keep\"", "\"kept\""));
+  EXPECT_FALSE(restored("\"left\":{}", "\"left\":{\"0\":-1}"));
   EXPECT_FALSE(restored("\"slots\":{\"0\"", "\"slots\":{\"x\""));
   EXPECT_NE(table.holder(TenantSlot(1)), nullptr) << "a refusal changes nothing";
 }
