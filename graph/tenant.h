@@ -245,7 +245,7 @@ struct Tenant {
   std::string best_by = "reward/all/mean";
   int64_t straggler_wait_ms = 0;  // how long a batch waits for an older group
   int64_t inflight = 0;           // most rollouts at once; 0 = only `max_inflight` of the node
-                                  // limits them. Of a client: most samples
+                                  // limits them. For a client: most samples
   /// A client trains it by halves of a step, so it has no environment, groups or batches
   /// (docs/design/client-steps.md). The instances of nodes for loops are vacant in its slot.
   bool is_client = false;

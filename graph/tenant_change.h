@@ -13,6 +13,9 @@
 
 namespace primerl {
 
+/// No use of a slot has this number. A report with it is about the tenant that has the slot.
+inline constexpr uint32_t kTenancyUnknown = UINT32_MAX;
+
 struct TenantChange {
   enum class Kind : uint8_t {
     kJoin,    // make the actors of the slot; they get no task yet

@@ -107,7 +107,7 @@ enum class WeightsAction : uint8_t {
   kDropSaved,     // remove the saved weights `name`
 };
 
-/// What a client asks for between steps. kSave, kSnapshot and kPublish are refused while gradients
+/// The request of a client between steps. kSave, kSnapshot and kPublish are refused while gradients
 /// are open.
 struct WeightsRequest {
   static constexpr std::string_view kName = "WeightsRequest";

@@ -170,7 +170,7 @@ class Router final : public Actor {
   void drop_tenant(TenantSlot slot);
 
   const RouterOptions options_;
-  // Of the tenants that are there.
+  // The sum over tenants that are there.
   size_t held_max_ = 0;
   /// Of `requests_`: all that may be in flight, and as many whose answers are not reported yet.
   size_t owed_max_ = 0;

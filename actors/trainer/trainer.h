@@ -134,7 +134,7 @@ class Trainer final : public Actor {
   Status on_save_timer();
   Status on_checkpoint_request(const CheckpointRequest& request);
 
-  // Of a client; client_work.cc.
+  // Requests of a client; client_work.cc.
   Status on_pass(const PassRequest& request);
   Status on_update(const UpdateRequest& request);
   Status on_weights(const WeightsRequest& request);

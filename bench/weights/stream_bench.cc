@@ -80,7 +80,7 @@ class End {
       : connections_([this] {
           ConnectionEvents events;
           events.all_live = [] {};
-          events.tenant_finished = [](TenantSlot, const std::string&) {};
+          events.tenant_finished = [](TenantSlot, uint32_t, const std::string&) {};
           events.failed = [](const Error& why) { fmt::print(stderr, "{}\n", why.text()); };
           events.changed = [](const std::string&) {};
           return events;

@@ -68,7 +68,7 @@ class RunFiles {
     (void)weights_only;
     return no_client_folder(tenant, path);
   }
-  /// Where the complete folder is, or would be.
+  /// The path of the complete folder, which need not exist.
   virtual Result<std::filesystem::path> client_folder(TenantSlot tenant, std::string_view path) {
     return no_client_folder(tenant, path);
   }

@@ -174,7 +174,7 @@ class LearnerCore : public Learner, private StepRunner, private AccumulateRunner
     Objective objective;   // of these rules
     bool is_free = false;  // no tenant is in the slot
   };
-  /// What an adapter of any slot may have: the most of those that the learner was made for.
+  /// Limits of an adapter of any slot: the most of those that the learner was made for.
   struct Largest {
     int32_t rank = 0;
     std::set<std::string> targets;

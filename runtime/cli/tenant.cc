@@ -42,15 +42,15 @@ Json request(std::string_view verb, const std::string& name) {
   return Json::object().set("tenant_verb", verb).set("name", name);
 }
 
-/// What the run answered, or the exit code of a failure, which has been reported.
+/// The answer of the run, or the exit code of a failure, which has been reported.
 struct Answered {
   Json answer;
   int exit_code = kExitDone;
 };
 
 Answered ask(const TenantArguments& arguments, Json content) {
-  auto answer =
-      ask_running(run_path(arguments.run), std::move(content), kAnswerMax, "so are its tenants");
+  auto answer = ask_running(run_path(arguments.run), std::move(content), kAnswerMax,
+                            "its tenants are gone, `tenant ls` shows how they ended");
   if (!answer.ok()) return {Json(), fail(answer.error(), exit_code_of(answer.error()))};
   const std::string why = text_member(*answer, "error");
   complain_text(text_member(*answer, "findings"));
@@ -73,11 +73,12 @@ std::string percent_text(const Json& tenant, std::string_view key) {
   return value.is_number() ? fmt::format("{:.0f}%", value.as_double() * 100) : "-";
 }
 
-/// "3/100", "-" where a run that has ended does not know the step.
+/// "3/100", "3" of a tenant without an end, "-" where a run that has ended does not know the step.
 std::string step_text(const Json& tenant) {
   const Json step = member(tenant, "step"), most = member(tenant, "max_steps");
   if (!most.is_number()) return "-";
-  return fmt::format("{}/{}", step.is_number() ? step.as_int() : 0, most.as_int());
+  const int64_t done = step.is_number() ? step.as_int() : 0;
+  return most.as_int() > 0 ? fmt::format("{}/{}", done, most.as_int()) : fmt::format("{}", done);
 }
 
 std::string waits_text(const Json& tenant) {
@@ -307,7 +308,7 @@ Command tenant_command() {
             flags.flag(arguments.keeps_checkpoints, "--keep-checkpoints",
                        "removes its rollouts and evaluations");
             flags.flag(arguments.purges, "--purge",
-                       "removes its checkpoints, rollouts and evaluations");
+                       "removes its checkpoints, saved weights, rollouts and evaluations");
           },
           remove_tenant),
       action(

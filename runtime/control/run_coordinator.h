@@ -45,6 +45,8 @@ class RunCoordinator {
   /// Handles one message of one worker; unknown messages are ignored. An Error ends the run: the
   /// hello of a worker differs (the error has both values), or a message came at a wrong time.
   Status handle(ProcessId from, const Payload& message, Time now);
+  /// Whether set_absent() was called for the process and it does not take part yet.
+  bool is_absent(ProcessId process) const { return members_[process.index()].is_absent; }
   /// Sets the function that makes the table of a stall report: what each node is blocked on, in all
   /// processes, from their newest heartbeats.
   void tell_stalls_by(std::function<std::string()> tell) { tell_stall_ = std::move(tell); }

@@ -14,8 +14,8 @@ void RunMonitor::make_tenants() {
   coordinator_.serve();
 }
 
-/// Orders begin when all processes run, and have followed their records: a process that follows its
-/// record gets the orders of that record.
+/// Requests begin when all processes run, and have followed their records: a process that follows
+/// its record gets the orders of that record first.
 void RunMonitor::open_tenants() {
   if (tenants_ == nullptr || has_open_tenants_ || !coordinator_.is_up() ||
       lifecycle_.is_following())
@@ -24,19 +24,22 @@ void RunMonitor::open_tenants() {
   publisher_.begin();  // `tenant` must find the run before its first step
   lifecycle_.on_step();
   for (uint32_t i = 0; i < workers_.size(); ++i)
-    if (!workers_[i].is_closed) tenants_->process_ready(ProcessId(i), clock_());
+    if (!workers_[i].is_closed && !tenants_->is_ready(ProcessId(i)))
+      tenants_->process_ready(ProcessId(i), clock_());
 }
 
-/// Before the RunCoordinator handles the message: a restarted process must make the actors of all
-/// tenants before it is told to accept inputs.
+/// Before the RunCoordinator handles the message: a process that has no record to follow must make
+/// the actors of all tenants, and destroy those of tenants that have left, before it is told to
+/// accept inputs.
 void RunMonitor::handle_of_tenants(const ControlEvent& event) {
   const Time now = clock_();
   Status written;
   if (const auto* answered = as_if<TenantAnswered>(event.message))
     written = tenants_->handle(event.peer, *answered, now);
   if (const auto* finished = as_if<TenantFinished>(event.message))
-    written = tenants_->on_finished(finished->tenant, finished->fault, now);
-  if (has_open_tenants_ && as_if<GroupsReady>(event.message) != nullptr)
+    written = tenants_->on_finished(*finished, now);
+  const bool follows = lifecycle_.is_following() && !coordinator_.is_absent(event.peer);
+  if (as_if<GroupsReady>(event.message) != nullptr && (has_open_tenants_ || !follows))
     tenants_->process_ready(event.peer, now);
   if (!written.ok()) cannot_write(written.error());
 }

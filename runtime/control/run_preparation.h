@@ -45,7 +45,7 @@ struct ResumeChoice {
   bool is_served = false;            // tenants come and go (`serve`)
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
-  /// Of a fork: numbers of the tenants that had joined the other run, by name (forked_graph.h).
+  /// In a fork: numbers of the tenants that had joined the other run, by name (forked_graph.h).
   std::map<std::string, uint32_t> fork_tenancies;
   std::shared_ptr<const void> made_graph_file;  // removes graph_file, if it was made for the fork
   /// Index = tenant slot: checkpoints of a fork that are made again; null: it exists, or the tenant

@@ -125,7 +125,7 @@ class StatusPublisher {
   bool has_begun_ = false, has_first_token_ = false;
   TenantSlot shown_tenant_ = TenantSlot(0);  // the tenant of the newest step
   const bool is_served_;
-  // Of a served run: the tenants that have a slot, by name in files.
+  // In a served run: the tenants that have a slot, by name in files.
   std::map<std::string, TenantSlot> slots_;
   std::map<std::string, int64_t> max_steps_;
 };

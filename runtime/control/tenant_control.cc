@@ -270,12 +270,17 @@ Status TenantControl::on_drained(ProcessId from, const TenantAnswered& answered,
   return carry_out(destroy, now);
 }
 
-Status TenantControl::on_finished(TenantSlot slot, const std::string& fault, Time now) {
+Status TenantControl::on_finished(const TenantFinished& finished, Time now) {
+  const TenantSlot slot = finished.tenant;
   const HostedTenant* tenant = table_.holder(slot);
   if (tenant == nullptr) return ok();
-  const auto drain = fault.empty() ? table_.on_finished(slot, tenant->tenancy)
-                                   : table_.on_failed(slot, tenant->tenancy, fault);
-  return drain ? carry_out(drain, now) : ok();
+  const uint32_t tenancy = tenant->tenancy;
+  if (finished.tenancy != tenancy && finished.tenancy != kTenancyUnknown) return ok();
+  const std::string before = tenant->why;
+  const auto drain = finished.fault.empty() ? table_.on_finished(slot, tenancy)
+                                            : table_.on_failed(slot, tenancy, finished.fault);
+  // The reason is saved too when the tenant drains already.
+  return drain || tenant->why != before ? carry_out(drain, now) : ok();
 }
 
 /// A file that cannot be removed only uses space.
@@ -285,8 +290,10 @@ void TenantControl::remove_files(const HostedTenant& tenant) {
   const size_t layout = plan_.layout_tenants();
   std::vector<fs::path> gone = {setup_.run_folder / rollouts_file_name(name, layout),
                                 setup_.run_folder / evaluations_file_name(name, layout)};
-  if (tenant.files == RemovedFiles::kPurge)
+  if (tenant.files == RemovedFiles::kPurge) {
     gone.push_back(checkpoints_folder(setup_.run_folder, name, layout));
+    gone.push_back(clients_folder(setup_.run_folder, name));
+  }
   for (const fs::path& path : gone)
     if (const Status removed = setup_.files->remove_all(path); !removed.ok())
       setup_.warn(fmt::format("tenant '{}' has left a file: {}", name, removed.error().text()));

@@ -76,12 +76,14 @@ class TenantControl {
 
   // An Error of these is that of the disk: the run cannot continue.
   Status handle(ProcessId from, const TenantAnswered& answered, Time now);
-  /// The tenant of the slot has made its last step, or cannot continue for the reason `fault`.
-  Status on_finished(TenantSlot slot, const std::string& fault, Time now);
+  /// The tenant has made its last step, or cannot continue for the reason `fault`. Nothing changes
+  /// if another use of the slot has it now: a process that follows its record reports old ones too.
+  Status on_finished(const TenantFinished& finished, Time now);
 
   /// The actor groups of a process are made, in its first incarnation of this start or a later one.
   void process_ready(ProcessId process, Time now);
   void process_died(ProcessId process) { ready_.erase(process); }
+  bool is_ready(ProcessId process) const { return ready_.contains(process); }
   /// Repeats orders that wait for an answer for longer than dead_after.
   void tick(Time now);
 

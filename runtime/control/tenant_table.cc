@@ -36,6 +36,7 @@ Json json_of(const HostedTenant& tenant) {
       .set("is_removed", tenant.is_removed)
       .set("files", kFiles[static_cast<size_t>(tenant.files)])
       .set("is_drained", tenant.is_drained)
+      .set("was_paused", tenant.was_paused)
       .set("unanswered", Json::list(unanswered))
       .set("table", tenant.table);
 }
@@ -54,6 +55,7 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
   ASSIGN_OR_RETURN(tenant.is_removed, json.get_bool("is_removed"));
   ASSIGN_OR_RETURN(const std::string files, json.get_string("files"));
   ASSIGN_OR_RETURN(tenant.is_drained, json.get_bool("is_drained"));
+  ASSIGN_OR_RETURN(tenant.was_paused, json.get_bool("was_paused"));
   ASSIGN_OR_RETURN(tenant.table, json.get_string("table"));
   const auto known = std::ranges::find(kStates, state);
   if (known == kStates.end()) return corrupt("a state is unknown");
@@ -189,6 +191,7 @@ Result<TenantOrder> TenantTable::start(std::string_view name) {
 Result<TenantOrder> TenantTable::pause(std::string_view name) {
   ASSIGN_OR_RETURN(HostedTenant * tenant, known(name, "paused", {TenantState::kTraining}));
   tenant->state = TenantState::kPaused;
+  tenant->was_paused = true;
   return order(*tenant, OrderKind::kPause);
 }
 
@@ -235,6 +238,7 @@ std::optional<TenantOrder> TenantTable::on_answer(ProcessId process, const Tenan
 
 void TenantTable::leave_slot(HostedTenant& tenant) {
   tenant.state = tenant.why.empty() ? TenantState::kEnded : TenantState::kFailed;
+  left_[tenant.slot] = tenant.tenancy;
   if (tenant.is_removed) tenants_.erase(tenants_.find(tenant.name));
 }
 
@@ -262,10 +266,15 @@ void TenantTable::all_restarted() {
 std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
   std::vector<TenantOrder> orders;
   // First the slots become free, because a later tenant may have one of them.
-  for (uint32_t slot = 0; slot < num_planned_; ++slot)
-    if (const HostedTenant* there = holder(TenantSlot(slot));
-        there == nullptr || there->tenancy != 0)
-      orders.push_back({OrderKind::kDestroy, TenantSlot(slot), 0});
+  for (uint32_t i = 0; i < num_slots_; ++i) {
+    const TenantSlot slot(i);
+    const HostedTenant* there = holder(slot);
+    const bool has_planned_left = i < num_planned_ && (there == nullptr || there->tenancy != 0);
+    if (has_planned_left) orders.push_back({OrderKind::kDestroy, slot, 0});
+    const auto left = left_.find(slot);
+    if (left != left_.end() && (left->second != 0 || !has_planned_left))
+      orders.push_back({OrderKind::kDestroy, slot, left->second});
+  }
   for (auto& [name, tenant] : tenants_) {
     const TenantState state = tenant.state;
     if (state == TenantState::kAdmitted || !has_slot(state)) continue;
@@ -280,6 +289,8 @@ std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
     if (!is_planned && (state == TenantState::kTraining || state == TenantState::kPaused))
       add(OrderKind::kStart);
     if (state == TenantState::kPaused) add(OrderKind::kPause);
+    // The end of its pause may be in the table and not in the record that the process followed.
+    if (state == TenantState::kTraining && tenant.was_paused) add(OrderKind::kResume);
     if (state == TenantState::kDraining) add(awaited(tenant));
   }
   return orders;
@@ -288,9 +299,12 @@ std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
 Json TenantTable::json() const {
   Json tenants = Json::array();
   for (const auto& [name, tenant] : tenants_) tenants.push_back(json_of(tenant));
+  Json left = Json::object();
+  for (const auto& [slot, number] : left_) left.set(std::to_string(slot.value), number);
   return Json::object()
       .set("schema", "primerl.tenants/1")
       .set("numbers", tenancies_.json())
+      .set("left", std::move(left))
       .set("tenants", std::move(tenants));
 }
 
@@ -309,8 +323,19 @@ Status TenantTable::restore(const Json& json) {
     const std::string name = tenant.name;
     if (!read.emplace(name, std::move(tenant)).second) return corrupt("a name is there twice");
   }
+  const Json* left = json.find("left");
+  if (left == nullptr || !left->is_object()) return corrupt("'left' is no table");
+  std::map<TenantSlot, uint32_t> last;
+  for (uint32_t slot = 0; slot < num_slots_; ++slot) {
+    const Json* number = left->find(std::to_string(slot));
+    if (number == nullptr) continue;
+    if (!number->is_integer() || number->as_int() < 0 || number->as_int() > kTenancyMax)
+      return corrupt("the number of a tenant that left is damaged");
+    last[TenantSlot(slot)] = static_cast<uint32_t>(number->as_int());
+  }
   tenants_ = std::move(read);
   tenancies_ = std::move(tenancies);
+  left_ = std::move(last);
   return ok();
 }
 

@@ -55,6 +55,7 @@ struct HostedTenant {
   bool is_removed = false;                   // it leaves the table when its slot is free
   RemovedFiles files = RemovedFiles::kKeep;  // of a removed tenant
   bool is_drained = false;                   // while draining: every process has drained
+  bool was_paused = false;                   // once: records may say so, and not that it ended
   std::set<ProcessId> unanswered;            // processes without an answer to the newest order
 };
 
@@ -89,7 +90,8 @@ class TenantTable {
   std::optional<TenantOrder> on_failed(TenantSlot slot, uint32_t tenancy, const std::string& why);
   /// Another incarnation of the process runs. It has made the actors of the tenants of the plan, or
   /// it has followed its record up to some order. Returns all orders that it needs, in order: it
-  /// destroys the plan's tenants that have left, and makes the actors of the tenants that are there
+  /// destroys the plan's tenants that have left, and the last that left each slot, because its
+  /// record may end before that; and it makes the actors of the tenants that are there
   /// again. Its earlier answers do not count any more.
   std::vector<TenantOrder> on_restarted(ProcessId process);
 
@@ -124,6 +126,7 @@ class TenantTable {
   const size_t num_processes_;
   std::map<std::string, HostedTenant, std::less<>> tenants_;
   Tenancies tenancies_;
+  std::map<TenantSlot, uint32_t> left_;  // the newest use of each slot whose actors were destroyed
 };
 
 }  // namespace primerl

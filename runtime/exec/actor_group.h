@@ -62,13 +62,14 @@ class GroupExecutor {
   /// left in them.
   virtual void ship(MessageBatch&& batch) = 0;
   /// services().finish(tenant) was called: once per tenant and actor that calls it; repeated is
-  /// harmless.
-  virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// harmless. `tenancy`: the use of the slot, or kTenancyUnknown. A group that follows a record
+  /// may report a tenant that has left since.
+  virtual void tenant_finished(TenantSlot tenant, uint32_t tenancy) = 0;
   /// One of several tenants cannot continue. Its own actor failed, or a shared actor called
   /// services().fail_tenant(), or a shared actor failed while it handled the tenant's message. The
   /// executor must set the tenant aside in every group; the other tenants continue. Called once per
   /// group, and again when a group is restored.
-  virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
+  virtual void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) = 0;
   /// The run cannot continue: on_error = "stop", no restarts left, or a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;
   /// The group made the step of a tenant's change, in the order in which they were given. Error:

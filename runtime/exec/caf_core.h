@@ -101,8 +101,8 @@ class CafExecutor::Core final : private CellOwner {
     cell != nullptr ? cell->push(std::move(batch)) : send_to_process(std::move(batch));
   }
   void arm(GroupId group, Time at) override { timers_->arm(group, at); }
-  void tenant_finished(TenantSlot tenant) override;
-  void tenant_failed(TenantSlot tenant, std::string why) override;
+  void tenant_finished(TenantSlot tenant, uint32_t tenancy) override;
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   void batch_refused(GroupId group, GroupId from, const Error& why) override;
   void group_started(GroupId group, Status status) override;

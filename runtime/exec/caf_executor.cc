@@ -298,10 +298,10 @@ std::vector<GroupView> CafExecutor::Core::views() const {
 
 bool CafExecutor::Core::has_lost_threads() const { return has_lost_threads_; }
 
-void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
-  if (setup_.others != nullptr) return setup_.others->tenant_finished(tenant);
+void CafExecutor::Core::tenant_finished(TenantSlot tenant, uint32_t tenancy) {
+  if (setup_.others != nullptr) return setup_.others->tenant_finished(tenant, tenancy);
   if (setup_.is_hosted) {
-    if (setup_.events.tenant_finished) setup_.events.tenant_finished(tenant);
+    if (setup_.events.tenant_finished) setup_.events.tenant_finished(tenant, tenancy);
     return;
   }
   {
@@ -330,16 +330,21 @@ void CafExecutor::Core::command(const ActorCommand& command) {
   }
 }
 
-void CafExecutor::Core::tenant_failed(TenantSlot tenant, std::string why) {
-  if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, why);
+void CafExecutor::Core::tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) {
+  if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, tenancy, why);
+  if (setup_.is_hosted) {
+    // The control plane drains the tenant, if it still has the slot.
+    if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, tenancy, why);
+    if (setup_.events.tenant_failed) setup_.events.tenant_failed(tenant, why);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     set_aside_.emplace(tenant, why);
   }
   set_aside(tenant);
-  tenant_finished(tenant);
-  if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, why);
-  if (setup_.is_hosted && setup_.events.tenant_failed) setup_.events.tenant_failed(tenant, why);
+  tenant_finished(tenant, tenancy);
+  if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, tenancy, why);
 }
 
 void CafExecutor::Core::group_failed(GroupId group, Error error) {

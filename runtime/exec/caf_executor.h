@@ -45,16 +45,17 @@ struct CafExecutorSetup {
   /// their record; they then wait for resume(). Any thread. Null: the groups resume at once.
   std::function<void()> on_followed;
   std::function<void(const CommandAnswer&)> on_command;  // any thread; null: answers are dropped
-  /// In a run of one process: called with a tenant that was set aside, and the reason. Any thread.
-  /// May be null.
-  std::function<void(TenantSlot, const std::string&)> on_set_aside;
+  /// In a run of one process: called with a tenant that was set aside, the use of its slot or
+  /// kTenancyUnknown, and the reason. Any thread. May be null.
+  std::function<void(TenantSlot, uint32_t tenancy, const std::string&)> on_set_aside;
   TenantMaker make_tenant{};           // see GroupSetup
   TenantResources tenant_resources{};  // see GroupSetup
   ExecutorEvents events{};
-  /// Of a process that starts again while tenants have joined or left: the changes that made the
-  /// slots what they are. Made before the first input, and not reported. Not with a step_source.
+  /// In a process that starts again while tenants have joined or left: the changes that made the
+  /// slots as they are. They are made before the first input, and not reported. Not with a
+  /// step_source.
   std::vector<TenantChange> begins_with{};
-  bool is_hosted = false;   // in a run of one process: it goes on when all its tenants have
+  bool is_hosted = false;   // in a run of one process: it continues when all its tenants have
                             // finished, until request_drain()
   CutSink* cuts = nullptr;  // must stay valid while the executor exists; called from every group's
                             // thread; null: no cuts
@@ -93,7 +94,7 @@ class CafExecutor final : public Executor {
   void command(const ActorCommand& command);
   Status change_tenant(const TenantChange& change) override;
   void drain_tenant(TenantSlot slot) override;
-  /// What the tenant of the slot did here: steps of its own groups, and its messages between groups
+  /// The work of the slot's tenant here: steps of its own groups, and its messages between groups
   /// of this process. While it drains, equal numbers at two times mean that it did nothing between
   /// them. Any thread.
   uint64_t num_steps_of(TenantSlot slot) const;

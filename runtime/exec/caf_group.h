@@ -45,8 +45,8 @@ class CellOwner {
   /// Moves out the vectors' contents, or swaps in other vectors whose memory is reused.
   virtual void deliver(MessageBatch&& batch) = 0;
   virtual void arm(GroupId group, Time at) = 0;
-  virtual void tenant_finished(TenantSlot tenant) = 0;
-  virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
+  virtual void tenant_finished(TenantSlot tenant, uint32_t tenancy) = 0;
+  virtual void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) = 0;
   virtual void group_failed(GroupId group, Error error) = 0;
   /// The group skipped a part of a batch, because `from` may not send it.
   virtual void batch_refused(GroupId group, GroupId from, const Error& why) = 0;
@@ -107,7 +107,7 @@ class GroupCell final : public GroupExecutor {
   /// Applied in order, with drain_tenant(). After the group resumed, if it follows a record.
   void change_tenant(const TenantChange& change);
   void drain_tenant(TenantSlot tenant);
-  /// Of a slot whose drain was ordered; idle only after the group began that drain.
+  /// Counts of a slot whose drain was ordered; idle only after the group began that drain.
   SlotCounts slot_counts(TenantSlot tenant) const;
   /// Its handlers get stuck: from now on messages are refused without running a handler.
   void refuse();
@@ -136,9 +136,11 @@ class GroupCell final : public GroupExecutor {
   void order(uint32_t orders, std::span<const PeerChange> changes);
   // GroupExecutor; called by group_.
   void ship(MessageBatch&& batch) override { owner_->deliver(std::move(batch)); }
-  void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
-  void tenant_failed(TenantSlot tenant, std::string why) override {
-    owner_->tenant_failed(tenant, std::move(why));
+  void tenant_finished(TenantSlot tenant, uint32_t tenancy) override {
+    owner_->tenant_finished(tenant, tenancy);
+  }
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) override {
+    owner_->tenant_failed(tenant, tenancy, std::move(why));
   }
   void group_failed(GroupId group, Error error) override {
     owner_->group_failed(group, std::move(error));

@@ -59,7 +59,7 @@ void CafExecutor::Core::tenant_changed(GroupId group, const TenantChange& change
     if (!made) return;
     const bool has_left = change.kind == TenantChange::Kind::kLeave;
     if (made->status.ok() && (has_left || change.kind == TenantChange::Kind::kJoin)) {
-      // What was known of the slot is of another tenant.
+      // Facts of the slot from before are of another tenant.
       set_aside_.erase(change.slot);
       num_abandoned_of_left_.insert(change.slot);
       if (has_left)

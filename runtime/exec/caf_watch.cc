@@ -76,7 +76,7 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
     cell.refuse();
     if (!is_draining) {
       cell.set_aside(tenant);
-      tenant_failed(tenant, why.text());
+      tenant_failed(tenant, kTenancyUnknown, why.text());
     }
   }
   if (!cell.take_over()) return;

@@ -35,16 +35,17 @@ using TenantMaker =
 using TenantResources = std::function<Status(const Plan& plan, int32_t index, Resource& resource,
                                              const Tenant& tenant, TenantChange::Kind kind)>;
 
-/// What an executor reports of tenants that come and go. Called on any thread, and not under a lock
-/// of the executor. An empty function hears nothing.
+/// Reports of an executor about tenants that come and go. Called on any thread, and not under a
+/// lock of the executor. An empty function hears nothing.
 struct ExecutorEvents {
   /// All groups here that are concerned have made the change. Error: one of them could not.
   std::function<void(const TenantChange& change, const Status& status)> tenant_changed{};
   /// After drain_tenant(): every instance of the slot here is idle, and no message of the slot is
   /// on its way between groups here. Once per drain_tenant().
   std::function<void(TenantSlot slot)> tenant_drained{};
-  /// In a hosted run: the tenant has made its last step.
-  std::function<void(TenantSlot slot)> tenant_finished{};
+  /// In a hosted run: the tenant has made its last step. `tenancy`: the use of the slot, or
+  /// kTenancyUnknown.
+  std::function<void(TenantSlot slot, uint32_t tenancy)> tenant_finished{};
   /// In a hosted run: the tenant failed, for the reason `why`, and its actors drain. Once or more.
   std::function<void(TenantSlot slot, const std::string& why)> tenant_failed{};
 };

@@ -37,6 +37,13 @@ void GroupActors::update_vacant() {
       std::ranges::all_of(slots_, [](const ActorSlot& slot) { return slot.running->is_vacant(); }));
 }
 
+uint32_t GroupActors::tenancy_of(TenantSlot tenant) const {
+  const TenantsBySlot& tenants = common_->tenants.by_slot();
+  if (tenant.is_none() || tenant.index() >= tenants.size()) return kTenancyUnknown;
+  const auto& present = tenants[tenant.index()];
+  return present == nullptr ? kTenancyUnknown : present->tenancy;
+}
+
 void GroupActors::apply_effects(Running& running) {
   for (const auto& change : running.timers) set_timer(running.index(), change, running.now());
   running.timers.clear();
@@ -45,7 +52,7 @@ void GroupActors::apply_effects(Running& running) {
   running.pauses.clear();
   for (TenantSlot tenant : running.finished) {
     finished_.insert(tenant);
-    if (!reports_later()) setup().executor->tenant_finished(tenant);
+    if (!reports_later()) setup().executor->tenant_finished(tenant, tenancy_of(tenant));
   }
   running.finished.clear();
   for (auto& [tenant, why] : running.failures)
@@ -113,7 +120,8 @@ void GroupActors::give_up(Running& running, TenantSlot tenant, Error why) {
   setup().process_services->log(
       LogLevel::kError, running.self_name(),
       fmt::format("tenant '{}' is set aside, the others continue: {}", name, why.text()));
-  if (!reports_later()) setup().executor->tenant_failed(tenant, failed_.at(tenant));
+  if (!reports_later())
+    setup().executor->tenant_failed(tenant, tenancy_of(tenant), failed_.at(tenant));
 }
 
 bool GroupActors::reports_later() const {
@@ -125,8 +133,10 @@ void GroupActors::report_at_end_of_record() {
 }
 
 void GroupActors::report_tenants() {
-  for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
-  for (const auto& [tenant, why] : failed_) setup().executor->tenant_failed(tenant, why);
+  for (const TenantSlot tenant : finished_)
+    setup().executor->tenant_finished(tenant, tenancy_of(tenant));
+  for (const auto& [tenant, why] : failed_)
+    setup().executor->tenant_failed(tenant, tenancy_of(tenant), why);
 }
 
 Status GroupActors::replace(uint32_t actor, Time now) {

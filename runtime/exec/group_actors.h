@@ -151,6 +151,7 @@ class GroupActors {
   const GroupSetup& setup() const { return common_->setup; }
   Status make_actor(uint32_t actor, Time now);
   void update_vacant();
+  uint32_t tenancy_of(TenantSlot tenant) const;
   Status repeat_changes(uint32_t actor, Time now);
   void drain(uint32_t actor, Time now);
   /// While a group follows a record in which tenants come and go: one that finished may have left

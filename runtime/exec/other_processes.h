@@ -21,11 +21,12 @@ class OtherProcesses {
   virtual Status send(ProcessId to, MessageBatch&& batch) = 0;
   /// Something that process `from` sent was skipped, because `from` may not send it.
   virtual void refused(ProcessId from, const Error& why) = 0;
-  /// A node of this process finished the tenant; called again when several nodes do.
-  virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// A node of this process finished the tenant; called again when several nodes do. `tenancy`: the
+  /// use of the slot, or kTenancyUnknown.
+  virtual void tenant_finished(TenantSlot tenant, uint32_t tenancy) = 0;
   /// A node of this process cannot continue for the tenant; repeated is harmless. The control plane
   /// sets the tenant aside in all processes.
-  virtual void tenant_failed(TenantSlot tenant, const std::string& why) = 0;
+  virtual void tenant_failed(TenantSlot tenant, uint32_t tenancy, const std::string& why) = 0;
 };
 
 }  // namespace primerl

@@ -159,7 +159,7 @@ void VirtualExecutor::abandon(GroupSlot& slot) {
                         plan_->settings.abandoned_max);
       if (tenant.is_none()) return group_failed(slot.group->id(), std::move(why));
       slot.is_refusing = true;
-      tenant_failed(tenant, why.text());
+      tenant_failed(tenant, kTenancyUnknown, why.text());
     }
   }
   abandoned_.push_back(slot.group->running());

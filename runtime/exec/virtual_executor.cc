@@ -144,13 +144,13 @@ void VirtualExecutor::ship(MessageBatch&& batch) {
   queues_[found->second].batches.push_back(std::move(batch));
 }
 
-void VirtualExecutor::tenant_finished(TenantSlot tenant) {
+void VirtualExecutor::tenant_finished(TenantSlot tenant, uint32_t tenancy) {
   finished_[tenant.index()] = true;
   if (options_.is_hosted && options_.events.tenant_finished)
-    options_.events.tenant_finished(tenant);
+    options_.events.tenant_finished(tenant, tenancy);
 }
 
-void VirtualExecutor::tenant_failed(TenantSlot tenant, std::string why) {
+void VirtualExecutor::tenant_failed(TenantSlot tenant, uint32_t, std::string why) {
   if (options_.is_hosted && options_.events.tenant_failed)
     options_.events.tenant_failed(tenant, why);
   set_aside_.emplace(tenant, std::move(why));

@@ -78,7 +78,7 @@ struct VirtualOptions {
   TenantMaker make_tenant{};             // see GroupSetup
   TenantResources tenant_resources{};    // see GroupSetup
   ExecutorEvents events{};
-  bool is_hosted = false;   // the run goes on when all its tenants have finished, until
+  bool is_hosted = false;   // the run continues when all its tenants have finished, until
                             // request_drain(); without work it waits
   std::string repeat_with;  // the command that repeats this run, printed at failures
 };
@@ -161,8 +161,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   };
 
   void ship(MessageBatch&& batch) override;
-  void tenant_finished(TenantSlot tenant) override;
-  void tenant_failed(TenantSlot tenant, std::string why) override;
+  void tenant_finished(TenantSlot tenant, uint32_t tenancy) override;
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   void tenant_changed(GroupId group, const TenantChange& change, Status status) override;
   void command_answered(CommandAnswer answer) override { answers_.push_back(std::move(answer)); }

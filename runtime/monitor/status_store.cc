@@ -162,7 +162,7 @@ void StatusStore::serve(const std::vector<ServedTenant>& tenants) {
   picture_.tenants = std::move(slots);
 }
 
-/// What the slot computed for its earlier tenant is not the share of the next.
+/// Tokens of the slot's earlier tenant do not count for the next.
 void StatusStore::forget_served(size_t slot) {
   served_.engine[slot] = served_.learner[slot] = 0;
   for (ServedTokens& sample : samples_) sample.engine[slot] = sample.learner[slot] = 0;

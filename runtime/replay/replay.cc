@@ -195,7 +195,7 @@ void Player::group_failed(GroupId group, Error error) {
       fmt::format("'{}' ended the run: {}", setup_.plan->group(group).name, error.text()));
 }
 
-void Player::tenant_failed(TenantSlot tenant, std::string why) {
+void Player::tenant_failed(TenantSlot tenant, uint32_t, std::string why) {
   const std::lock_guard lock(mutex_);
   const GroupId group = ActorGroup::running_here();
   const uint64_t step = group.is_none() ? 0 : parts_[group.index()]->cursor->recorded().step;

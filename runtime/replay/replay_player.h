@@ -46,8 +46,8 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
 
  private:
   void ship(MessageBatch&& batch) override;
-  void tenant_finished(TenantSlot) override {}
-  void tenant_failed(TenantSlot tenant, std::string why) override;
+  void tenant_finished(TenantSlot, uint32_t) override {}
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   const std::vector<std::byte>* take(GroupId group) override {
     return parts_[group.index()]->cursor->take_answer();

@@ -256,6 +256,10 @@ fs::path checkpoints_folder(const fs::path& run_folder, const std::string& tenan
   return num_tenants > 1 ? all / folder_name(tenant) : all;
 }
 
+fs::path clients_folder(const fs::path& run_folder, const std::string& tenant) {
+  return run_folder / "clients" / tenant;
+}
+
 std::string rollouts_file_name(const std::string& tenant, size_t num_tenants) {
   return num_tenants > 1 ? fmt::format("rollouts/{}.jsonl", folder_name(tenant)) : "rollouts.jsonl";
 }

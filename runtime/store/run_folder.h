@@ -100,6 +100,9 @@ class RunFolder {
 /// tenants.
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder,
                                          const std::string& tenant, size_t num_tenants);
+/// What clients of a tenant (tenancy_name()) saved.
+std::filesystem::path clients_folder(const std::filesystem::path& run_folder,
+                                     const std::string& tenant);
 
 /// Stands for a tenant's checkpoint, in a worker's arguments and in a record: the tenant has none
 /// and begins with its first step.

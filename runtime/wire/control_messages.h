@@ -175,12 +175,14 @@ struct ResumeLive {
 
 struct TenantFinished {
   static constexpr std::string_view kName = "TenantFinished";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   TenantSlot tenant;
-  std::string fault;  // "": the tenant has made all its steps; otherwise why it cannot continue
+  std::string fault;     // "": the tenant has made all its steps; otherwise why it cannot continue
+  uint32_t tenancy = 0;  // the use of the slot, or kTenancyUnknown
   template <class F>
   static void fields(F& f) {
-    f("tenant", &TenantFinished::tenant)("fault", &TenantFinished::fault);
+    f("tenant", &TenantFinished::tenant)("fault", &TenantFinished::fault)("tenancy",
+                                                                          &TenantFinished::tenancy);
   }
 };
 

@@ -116,13 +116,15 @@ Status PeerConnections::send(ProcessId to, MessageBatch&& batch) {
   return transport_->send(to, std::move(batch));
 }
 
-void PeerConnections::tenant_failed(TenantSlot tenant, const std::string& why) {
+void PeerConnections::tenant_failed(TenantSlot tenant, uint32_t tenancy, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
+    const auto [known, is_new] = finished_.try_emplace(tenant, tenancy);
     // A tenant that has finished may still fail when it ends.
-    if (!finished_.insert(tenant).second && why.empty()) return;
+    if (!is_new && known->second == tenancy && why.empty()) return;
+    known->second = tenancy;
   }
-  events_.tenant_finished(tenant, why);
+  events_.tenant_finished(tenant, tenancy, why);
 }
 
 void PeerConnections::deliver(ProcessId from, MessageBatch&& batch) {

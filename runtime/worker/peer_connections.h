@@ -29,8 +29,8 @@ EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other
 
 struct ConnectionEvents {
   std::function<void()> all_live;  // called once, when every peer of connect() has greeted
-  // With "" once per tenant; or with the reason why the tenant failed.
-  std::function<void(TenantSlot, const std::string&)> tenant_finished;
+  // With "" once per use of a slot; or with the reason why the tenant failed.
+  std::function<void(TenantSlot, uint32_t tenancy, const std::string&)> tenant_finished;
   std::function<void(const Error&)> failed;         // the run cannot continue; only the first call
                                                     // counts
   std::function<void(const std::string&)> changed;  // a connection broke or was restored; text for
@@ -84,8 +84,10 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   // OtherProcesses
   Status send(ProcessId to, MessageBatch&& batch) override;
   void refused(ProcessId from, const Error& why) override;
-  void tenant_finished(TenantSlot tenant) override { tenant_failed(tenant, ""); }
-  void tenant_failed(TenantSlot tenant, const std::string& why) override;
+  void tenant_finished(TenantSlot tenant, uint32_t tenancy) override {
+    tenant_failed(tenant, tenancy, "");
+  }
+  void tenant_failed(TenantSlot tenant, uint32_t tenancy, const std::string& why) override;
 
  private:
   void deliver(ProcessId from, MessageBatch&& batch) override;
@@ -115,7 +117,7 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   std::vector<std::pair<ProcessId, MessageBatch>> early_;
   Take take_;
   std::map<ProcessId, uint64_t> num_refused_;  // number of batches of which a part was skipped
-  std::set<TenantSlot> finished_;
+  std::map<TenantSlot, uint32_t> finished_;    // the newest tenancy that has finished or failed
   bool is_leaving_ = false;
   bool has_failed_ = false;
 };

@@ -17,6 +17,25 @@ constexpr size_t kOrdersPerSlotMax = 16;
 // The number of commands of the process itself. The control plane counts its own from 1.
 constexpr uint64_t kOwnCommand = 0;
 
+bool is_pause_or_resume(TenantChange::Kind kind) {
+  return kind == TenantChange::Kind::kPause || kind == TenantChange::Kind::kResume;
+}
+
+/// Whether the second order makes the first one needless, which still waits: it repeats the first,
+/// is the next round of a drain, or ends a pause that was not made yet.
+bool replaces(const Payload& first, const Payload& second) {
+  const auto* drain = as_if<DrainTenant>(first);
+  const auto* next = as_if<DrainTenant>(second);
+  if (drain != nullptr && next != nullptr)
+    return drain->slot == next->slot && drain->tenancy == next->tenancy;
+  if (drain != nullptr || next != nullptr) return false;
+  const TenantChange& one = as_if<ChangeTenant>(first)->change;
+  const TenantChange& other = as_if<ChangeTenant>(second)->change;
+  return one.slot == other.slot && one.tenancy == other.tenancy &&
+         (one.kind == other.kind ||
+          (is_pause_or_resume(one.kind) && is_pause_or_resume(other.kind)));
+}
+
 template <class T>
 bool is_ready(const std::future<T>& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -46,12 +65,12 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
     tenant_changed(change, status);
   };
   setup_.events.tenant_drained = [this](TenantSlot slot) { tenant_drained(slot); };
-  setup_.events.tenant_finished = [this](TenantSlot slot) {
-    say_(Payload::of(TenantFinished{slot, ""}));
+  setup_.events.tenant_finished = [this](TenantSlot slot, uint32_t tenancy) {
+    say_(Payload::of(TenantFinished{slot, "", tenancy}));
   };
   if (connections_ == nullptr)
-    setup_.on_set_aside = [this](TenantSlot tenant, const std::string& why) {
-      say_(Payload::of(TenantFinished{tenant, why}));
+    setup_.on_set_aside = [this](TenantSlot tenant, uint32_t tenancy, const std::string& why) {
+      say_(Payload::of(TenantFinished{tenant, why, tenancy}));
     };
   if (connections_ == nullptr || setup_.step_source == nullptr) return;
   const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
@@ -123,7 +142,13 @@ Status RunMember::take_order(TenantSlot slot, const Payload& message) {
   if (slot.is_none() || slot.index() >= plan_->num_slots())
     return error(Code::kCorrupt, "an order is about tenant slot {}; the plan has {}", slot.value,
                  plan_->num_slots());
-  // A repeated order replaces nothing: an order that was carried out already changes nothing.
+  // The control plane repeats orders while a slow join delays their answers.
+  if (const auto waits = std::ranges::find_if(
+          orders_, [&](const Payload& each) { return replaces(each, message); });
+      waits != orders_.end()) {
+    *waits = message;
+    return ok();
+  }
   if (orders_.size() >= kOrdersPerSlotMax * plan_->num_slots())
     return error(Code::kExhausted, "{} orders about tenants wait already", orders_.size());
   orders_.push_back(message);
@@ -364,8 +389,8 @@ ConnectionEvents connection_events(RunMember::Say say, std::function<void(const 
                                    std::function<void(const std::string&)> changed) {
   ConnectionEvents events;
   events.all_live = [say] { say(Payload::of(PeersConnected{})); };
-  events.tenant_finished = [say](TenantSlot tenant, const std::string& fault) {
-    say(Payload::of(TenantFinished{tenant, fault}));
+  events.tenant_finished = [say](TenantSlot tenant, uint32_t tenancy, const std::string& fault) {
+    say(Payload::of(TenantFinished{tenant, fault, tenancy}));
   };
   events.failed = std::move(failed);
   events.changed = std::move(changed);

@@ -63,7 +63,7 @@ std::shared_ptr<WorkerFiles::Store> WorkerFiles::make_store(const Tenant& tenant
                                       .interval = tenant.checkpoint_every,
                                       .every = tenant.keep_every,
                                       .best = tenant.keep_best}),
-      ClientFolders(system_files(), run_folder_ / "clients" / name));
+      ClientFolders(system_files(), clients_folder(run_folder_, name)));
 }
 
 std::shared_ptr<WorkerFiles::Store> WorkerFiles::store_of(TenantSlot tenant) {
@@ -81,7 +81,7 @@ bool WorkerFiles::begin_tenant(const Tenant& tenant) {
   if (!group.has_learner) return false;
   auto store = make_store(tenant);
   if (is_following_) {
-    // What an earlier start wrote is not written again.
+    // Files of an earlier start are not written again.
     auto found =
         find_checkpoints(checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
                          CheckpointDepth::kContents);

@@ -177,7 +177,7 @@ TEST(Handover, ALeaseThatEndsBeforeTheHandoverComesIsAnsweredOnce) {
   pair.advance(Duration::seconds(2));
   expect_free(*engine);
   ASSERT_TRUE(pair.decode.run_work().ok());
-  EXPECT_THAT(pair.answers(), IsEmpty()) << "whoever gets the handle answers";
+  EXPECT_THAT(pair.answers(), IsEmpty()) << "the receiver of the handle answers";
   pair.deliver();
   ASSERT_THAT(pair.answers(), SizeIs(1));
   EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);

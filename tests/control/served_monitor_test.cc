@@ -1,4 +1,6 @@
 // A run that is served: requests of persons, orders to processes, restarts, and its end.
+#include <algorithm>
+
 #include "tests/control/session_stage.h"
 #include "tests/control/tenant_stage.h"
 
@@ -120,6 +122,25 @@ TEST_F(ServedMonitor, ARestartedProcessMakesTheActorsBeforeItAcceptsInputs) {
   say(engine, GroupsReady{});
   const auto sent = sent_until(engine, "GoRun");
   EXPECT_THAT(sent, Contains("ChangeTenant"));
+}
+
+// A tenant of the graph file that had left trained again for a moment, until its order came.
+TEST_F(ServedMonitor, AStartGivesAllOrdersBeforeAnyProcessAcceptsInputs) {
+  TenantTable earlier(*plan_);
+  ASSERT_TRUE(earlier.admit("alice", "[tenant.alice]\n").ok());
+  const TenantOrder order = earlier.start("alice").value();
+  for (uint32_t i = 0; i < fates_.size(); ++i) (void)earlier.on_answer(ProcessId(i), order);
+  ASSERT_EQ(earlier.find("alice")->state, TenantState::kTraining);
+  std::ofstream(tenants_file(folder_->path())) << earlier.json().dump();
+  bring_up();
+  for (uint32_t i = 0; i < fates_.size(); ++i)
+    EXPECT_EQ(std::ranges::count(sent_until(ProcessId(i), "GoRun"), std::string("ChangeTenant")), 2)
+        << "join and start";
+  EXPECT_EQ(state(), "training");
+  (void)ask("remove", "alice");
+  for (uint32_t i = 0; i < fates_.size(); ++i)
+    EXPECT_THAT(sent_until(ProcessId(i), "DrainTenant"), ElementsAre("DrainTenant"))
+        << "the orders are not given twice";
 }
 
 TEST_F(ServedMonitor, TakesNoRequestWhileItDrains) {

@@ -129,23 +129,50 @@ TEST_F(TenantControlStory, TheNextTenantOfTheSlotHasAnotherNumberAndFolder) {
 TEST_F(TenantControlStory, ATenantThatMadeItsLastStepEndsAndTheRunDoesNot) {
   all_ready();
   const HostedTenant alice = join("alice");
-  ASSERT_TRUE(control->on_finished(alice.slot, "", now).ok());
-  ASSERT_TRUE(control->on_finished(alice.slot, "", now).ok()) << "every node of it may say so";
+  ASSERT_TRUE(finished(alice, "").ok());
+  ASSERT_TRUE(finished(alice, "").ok()) << "every node of it may say so";
   EXPECT_THAT(take_sent(), SizeIs(3));
   all_drained(alice);
   all_carried_out(Kind::kLeave, alice);
   EXPECT_EQ(state("alice"), TenantState::kEnded);
   EXPECT_THAT(saved(), HasSubstr("\"ended\""));
-  ASSERT_TRUE(control->on_finished(alice.slot, "", now).ok()) << "late";
+  ASSERT_TRUE(finished(alice, "").ok()) << "late";
   EXPECT_EQ(why(ask("remove", "alice")), "");
   EXPECT_EQ(control->table().find("alice"), nullptr);
+}
+
+// A process that follows its record reports that the first tenant has finished, long after it left.
+TEST_F(TenantControlStory, AReportOfAnEarlierUseOfTheSlotEndsNoOther) {
+  all_ready();
+  const HostedTenant alice = join("alice");
+  ask("remove", "alice");
+  all_drained(alice);
+  all_carried_out(Kind::kLeave, alice);
+  const HostedTenant carol = join("carol");
+  ASSERT_EQ(carol.slot, alice.slot);
+  ASSERT_TRUE(finished(alice).ok());
+  ASSERT_TRUE(finished(alice, "its data set is gone").ok());
+  EXPECT_EQ(state("carol"), TenantState::kTraining);
+  EXPECT_THAT(take_sent(), IsEmpty());
+  HostedTenant unknown = carol;
+  unknown.tenancy = kTenancyUnknown;
+  ASSERT_TRUE(finished(unknown, "a handler is stuck").ok()) << "it is about the tenant of the slot";
+  EXPECT_EQ(state("carol"), TenantState::kDraining);
+}
+
+TEST_F(TenantControlStory, AReasonIsSavedWhileTheTenantDrainsAlready) {
+  all_ready();
+  const HostedTenant alice = join("alice");
+  ASSERT_TRUE(finished(alice).ok());
+  ASSERT_TRUE(finished(alice, "its data set is gone").ok());
+  EXPECT_THAT(saved(), HasSubstr("its data set is gone"));
 }
 
 TEST_F(TenantControlStory, AFailureWhileItDrainsKeepsTheFirstReason) {
   all_ready();
   const HostedTenant alice = join("alice");
-  ASSERT_TRUE(control->on_finished(alice.slot, "its data set is gone", now).ok());
-  ASSERT_TRUE(control->on_finished(alice.slot, "and its reward too", now).ok());
+  ASSERT_TRUE(finished(alice, "its data set is gone").ok());
+  ASSERT_TRUE(finished(alice, "and its reward too").ok());
   all_drained(alice);
   all_carried_out(Kind::kLeave, alice);
   EXPECT_EQ(state("alice"), TenantState::kFailed);
@@ -197,7 +224,7 @@ TEST_F(TenantControlStory, APauseReachesEveryProcess) {
 TEST_F(TenantControlStory, AnEndedTenantMayKeepItsCheckpointsAlone) {
   all_ready();
   const HostedTenant alice = join("alice");
-  ASSERT_TRUE(control->on_finished(alice.slot, "", now).ok());
+  ASSERT_TRUE(finished(alice, "").ok());
   all_drained(alice);
   all_carried_out(Kind::kLeave, alice);
   const fs::path folder = checkpoints_folder(scratch.path(), "alice", 2);

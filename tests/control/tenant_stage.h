@@ -149,6 +149,9 @@ struct TenantStage : ::testing::Test {
     answered.num_steps = steps;
     ASSERT_TRUE(control->handle(from, answered, now).ok());
   }
+  Status finished(const HostedTenant& tenant, const std::string& fault = "") {
+    return control->on_finished({tenant.slot, fault, tenant.tenancy}, now);
+  }
   void all_drained(const HostedTenant& tenant, uint32_t first_round = 1) {
     for (uint32_t round = first_round; round < first_round + 2; ++round)
       for (const ProcessId process : kAll) drained(process, tenant, round);

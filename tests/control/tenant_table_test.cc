@@ -176,6 +176,26 @@ TEST_F(TenantTableStory, ARestartedProcessMakesTheActorsAgain) {
   EXPECT_EQ(table.on_answer(kServing, make)->kind, SlotOrder::Kind::kStart);
 }
 
+// The control plane was killed between the file and the order, and the records said that the tenant
+// is paused.
+TEST_F(TenantTableStory, ARestartedProcessIsToldThatAPauseHasEnded) {
+  const auto of = [](const HostedTenant& tenant, SlotOrder::Kind kind) {
+    return SlotOrder{kind, tenant.slot, tenant.tenancy};
+  };
+  const HostedTenant main = *table.find("main");
+  const HostedTenant alice = join("alice");
+  for (const char* name : {"main", "alice"}) {
+    ASSERT_TRUE(table.pause(name).ok());
+    ASSERT_TRUE(table.resume(name).ok());
+  }
+  TenantTable again(a_hosted_plan(3));
+  ASSERT_TRUE(again.restore(parse_json(table.json().dump(), "table").value()).ok());
+  again.all_restarted();
+  EXPECT_THAT(again.on_restarted(kServing),
+              ElementsAre(of(alice, SlotOrder::Kind::kMake), of(alice, SlotOrder::Kind::kStart),
+                          of(alice, SlotOrder::Kind::kResume), of(main, SlotOrder::Kind::kResume)));
+}
+
 TEST_F(TenantTableStory, ARestartedProcessDestroysThePlansTenantThatHasLeft) {
   empty_slot(table.remove("main").value());
   const SlotOrder gone{SlotOrder::Kind::kDestroy, TenantSlot(0), 0};
@@ -187,6 +207,20 @@ TEST_F(TenantTableStory, ARestartedProcessDestroysThePlansTenantThatHasLeft) {
                           SlotOrder{SlotOrder::Kind::kStart, next.slot, next.tenancy}));
   EXPECT_FALSE(table.on_answer(kServing, gone).has_value());
   EXPECT_EQ(state("alice"), TenantState::kTraining);
+}
+
+// The record of a killed process ended before the tenant left, and the slot is another's now.
+TEST_F(TenantTableStory, ARestartedProcessDestroysTheLastTenantThatLeftASlot) {
+  const HostedTenant alice = join("alice");
+  empty_slot(table.remove("alice").value());
+  const HostedTenant bob = join("bob");
+  ASSERT_EQ(bob.slot, alice.slot);
+  TenantTable again(a_hosted_plan(3));
+  ASSERT_TRUE(again.restore(parse_json(table.json().dump(), "table").value()).ok());
+  EXPECT_THAT(again.on_restarted(kServing),
+              ElementsAre(SlotOrder{SlotOrder::Kind::kDestroy, alice.slot, alice.tenancy},
+                          SlotOrder{SlotOrder::Kind::kMake, bob.slot, bob.tenancy},
+                          SlotOrder{SlotOrder::Kind::kStart, bob.slot, bob.tenancy}));
 }
 
 TEST_F(TenantTableStory, AProcessThatRestartsWhileATenantDrainsAnswersAgain) {
@@ -310,6 +344,7 @@ TEST(TenantTable, RefusesATextThatIsNotItsOwn) {
   EXPECT_FALSE(restored("\"unanswered\":[]", "\"unanswered\":[2]"));
   EXPECT_FALSE(restored("\"numbers\"", "\"number\""));
   EXPECT_FALSE(restored("\"keep\"", "\"kept\""));
+  EXPECT_FALSE(restored("\"left\":{}", "\"left\":{\"0\":-1}"));
   EXPECT_FALSE(restored("\"slots\":{\"0\"", "\"slots\":{\"x\""));
   EXPECT_NE(table.holder(TenantSlot(1)), nullptr) << "a refusal changes nothing";
 }

@@ -166,7 +166,7 @@ TEST_F(WatchedRun, WritesEveryStepThatItsTrainerTookWhileTheControlPlaneStoodSti
   // The worker continues by itself.
   const size_t many = num_lines(metrics) + 300;
   ASSERT_TRUE(wait_until([&] { return num_lines(steps) >= many; }))
-      << "the worker does not go on by itself";
+      << "the worker does not continue by itself";
   ::kill(run.pid(), SIGCONT);
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();

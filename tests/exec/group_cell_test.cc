@@ -60,8 +60,8 @@ class AGroupCell : public ::testing::Test, public CellOwner {
   // CellOwner
   void deliver(MessageBatch&&) override {}
   void arm(GroupId, Time) override {}
-  void tenant_finished(TenantSlot) override {}
-  void tenant_failed(TenantSlot, std::string) override {}
+  void tenant_finished(TenantSlot, uint32_t) override {}
+  void tenant_failed(TenantSlot, uint32_t, std::string) override {}
   void group_failed(GroupId, Error error) override { ADD_FAILURE() << error.text(); }
   void batch_refused(GroupId, GroupId, const Error& why) override { ADD_FAILURE() << why.text(); }
   void group_started(GroupId, Status status) override { EXPECT_TRUE(status.ok()); }

@@ -43,8 +43,8 @@ class GroupStage final : public GroupExecutor {
     for (const auto& message : batch.messages)
       one.values.push_back(message.envelope.payload.as<Number>().value);
   }
-  void tenant_finished(TenantSlot tenant) override { finished.push_back(tenant); }
-  void tenant_failed(TenantSlot tenant, std::string why) override {
+  void tenant_finished(TenantSlot tenant, uint32_t) override { finished.push_back(tenant); }
+  void tenant_failed(TenantSlot tenant, uint32_t, std::string why) override {
     failed_tenants.emplace_back(tenant, std::move(why));
   }
   void group_failed(GroupId, Error error) override { failures.push_back(error.text()); }

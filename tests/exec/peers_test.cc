@@ -195,8 +195,8 @@ class Alone : public ::testing::Test, public GroupExecutor {
     return status;
   }
   void ship(MessageBatch&& batch) override { shipped.push_back(std::move(batch)); }
-  void tenant_finished(TenantSlot) override {}
-  void tenant_failed(TenantSlot, std::string) override {}
+  void tenant_finished(TenantSlot, uint32_t) override {}
+  void tenant_failed(TenantSlot, uint32_t, std::string) override {}
   void group_failed(GroupId, Error error) override { failures.push_back(error.message()); }
 
   SmallGraph graph;
@@ -266,8 +266,8 @@ TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
       .edge("driver.out", "server.in", {.capacity = 4});
   struct Ignore final : GroupExecutor {
     void ship(MessageBatch&& batch) override { num_shipped += batch.messages.size(); }
-    void tenant_finished(TenantSlot) override {}
-    void tenant_failed(TenantSlot, std::string) override {}
+    void tenant_finished(TenantSlot, uint32_t) override {}
+    void tenant_failed(TenantSlot, uint32_t, std::string) override {}
     void group_failed(GroupId, Error) override {}
     size_t num_shipped = 0;
   } executor;

@@ -294,7 +294,7 @@ TEST(TenantSteps, APauseHoldsTheSourceUntilItEnds) {
   EXPECT_THAT(other.arrived, Contains("alice:1000"));
 }
 
-/// What waits for an actor that is not idle keeps the slot.
+/// A message that waits for an actor that is not idle keeps the slot.
 TEST(TenantSteps, ASlotDrainsWhenItsActorsAreIdle) {
   Hosted hosted;
   bool is_idle = false;
@@ -386,8 +386,8 @@ class Repeated final : public StepSource, public GroupExecutor, public DeliveryO
   void diverged(std::string what) override { ADD_FAILURE() << what; }
   void on_step(const StepRecord&) override { ++at_; }
   void ship(MessageBatch&& batch) override { num_shipped += batch.messages.size(); }
-  void tenant_finished(TenantSlot) override {}
-  void tenant_failed(TenantSlot, std::string) override {}
+  void tenant_finished(TenantSlot, uint32_t) override {}
+  void tenant_failed(TenantSlot, uint32_t, std::string) override {}
   void group_failed(GroupId, Error error) override { ADD_FAILURE() << error.text(); }
   void tenant_changed(GroupId, const TenantChange&, Status) override {
     ADD_FAILURE() << "it was reported in the recorded run";

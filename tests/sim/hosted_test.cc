@@ -167,7 +167,7 @@ class Guests {
       }
     };
     events.tenant_drained = [this](TenantSlot slot) { places_.at(slot).state = State::kDrained; };
-    events.tenant_finished = [this](TenantSlot slot) {
+    events.tenant_finished = [this](TenantSlot slot, uint32_t) {
       if (slot == stayer_)
         has_stayer_finished = true;
       else

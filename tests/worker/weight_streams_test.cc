@@ -76,7 +76,7 @@ class Process {
   static ConnectionEvents quiet_events() {
     ConnectionEvents events;
     events.all_live = [] {};
-    events.tenant_finished = [](TenantSlot, const std::string&) {};
+    events.tenant_finished = [](TenantSlot, uint32_t, const std::string&) {};
     events.failed = [](const Error& why) { ADD_FAILURE() << why.text(); };
     events.changed = [](const std::string&) {};
     return events;
