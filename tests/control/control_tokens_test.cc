@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const TokenHolder kOperator;
-const TokenHolder kAlice{"alice", 0};
+const TokenHolder kOperatorToken;
+const TokenHolder kAliceToken{"alice", 0};
 const TokenHolder kNextAlice{"alice", 1};
 
 bool everyone(const TokenHolder&) { return true; }
@@ -44,8 +44,8 @@ TEST_F(ControlTokensTest, WithoutAFileNobodyHasAToken) {
 }
 
 TEST_F(ControlTokensTest, TheFileHasTheHashAloneAndOnlyTheOwnerReadsIt) {
-  const std::string token = rotated(kOperator);
-  EXPECT_EQ(tokens().holder_of(token), kOperator);
+  const std::string token = rotated(kOperatorToken);
+  EXPECT_EQ(tokens().holder_of(token), kOperatorToken);
   EXPECT_THAT(text(), Not(HasSubstr(token.substr(3))));
   EXPECT_THAT(text(), HasSubstr(text_sha256(token)));
   struct stat facts {};
@@ -54,7 +54,7 @@ TEST_F(ControlTokensTest, TheFileHasTheHashAloneAndOnlyTheOwnerReadsIt) {
 }
 
 TEST_F(ControlTokensTest, ATokenThatDiffersInOneCharacterIsUnknown) {
-  std::string token = rotated(kAlice);
+  std::string token = rotated(kAliceToken);
   token.back() = token.back() == '0' ? '1' : '0';
   EXPECT_FALSE(tokens().holder_of(token));
   EXPECT_FALSE(tokens().holder_of(""));
@@ -62,35 +62,35 @@ TEST_F(ControlTokensTest, ATokenThatDiffersInOneCharacterIsUnknown) {
 }
 
 TEST_F(ControlTokensTest, TheHashIsNoToken) {
-  const std::string token = rotated(kOperator);
+  const std::string token = rotated(kOperatorToken);
   EXPECT_FALSE(tokens().holder_of(text_sha256(token)));
   EXPECT_FALSE(tokens().holder_of("pg_" + text_sha256(token)));
 }
 
 TEST_F(ControlTokensTest, ARotatedTokenReplacesTheOldOneAndLeavesOthers) {
-  const std::string operators = rotated(kOperator), old = rotated(kAlice);
-  const std::string next = rotated(kAlice);
+  const std::string operators = rotated(kOperatorToken), old = rotated(kAliceToken);
+  const std::string next = rotated(kAliceToken);
   EXPECT_FALSE(tokens().holder_of(old));
-  EXPECT_EQ(tokens().holder_of(next), kAlice);
-  EXPECT_EQ(tokens().holder_of(operators), kOperator);
+  EXPECT_EQ(tokens().holder_of(next), kAliceToken);
+  EXPECT_EQ(tokens().holder_of(operators), kOperatorToken);
 }
 
 TEST_F(ControlTokensTest, ANewTenantOfTheNameEndsTheTokenOfTheEarlierOne) {
-  const std::string old = rotated(kAlice), next = rotated(kNextAlice);
+  const std::string old = rotated(kAliceToken), next = rotated(kNextAlice);
   EXPECT_FALSE(tokens().holder_of(old));
   EXPECT_EQ(tokens().holder_of(next), kNextAlice);
 }
 
 TEST_F(ControlTokensTest, TokensOfTenantsThatHaveLeftAreForgotten) {
-  const std::string old = rotated(kAlice), operators = rotated(kOperator);
+  const std::string old = rotated(kAliceToken), operators = rotated(kOperatorToken);
   const auto nobody = [](const TokenHolder&) { return false; };
   ASSERT_TRUE(rotate_control_token(scratch.path(), {"bob", 0}, nobody).ok());
   EXPECT_FALSE(tokens().holder_of(old));
-  EXPECT_EQ(tokens().holder_of(operators), kOperator) << "the operator's stays";
+  EXPECT_EQ(tokens().holder_of(operators), kOperatorToken) << "the operator's stays";
 }
 
 TEST_F(ControlTokensTest, AFileThatOthersMayReadIsRefused) {
-  (void)rotated(kOperator);
+  (void)rotated(kOperatorToken);
   fs::permissions(control_tokens_file(scratch.path()), fs::perms(0640));
   const auto read = read_control_tokens(scratch.path());
   ASSERT_FALSE(read.ok());
@@ -98,19 +98,19 @@ TEST_F(ControlTokensTest, AFileThatOthersMayReadIsRefused) {
 }
 
 TEST_F(ControlTokensTest, ALinkIsRefused) {
-  (void)rotated(kOperator);
+  (void)rotated(kOperatorToken);
   const fs::path elsewhere = scratch.path() / "elsewhere.json";
   fs::rename(control_tokens_file(scratch.path()), elsewhere);
   fs::create_symlink(elsewhere, control_tokens_file(scratch.path()));
   EXPECT_EQ(read_control_tokens(scratch.path()).error().code(), Code::kInvalid);
-  EXPECT_FALSE(rotate_control_token(scratch.path(), kAlice, everyone).ok());
+  EXPECT_FALSE(rotate_control_token(scratch.path(), kAliceToken, everyone).ok());
 }
 
 TEST_F(ControlTokensTest, ADamagedFileIsNamedAndNotReplaced) {
   ASSERT_TRUE(
       replace_file(system_files(), control_tokens_file(scratch.path()), "{\"tokens\": 1}").ok());
   EXPECT_EQ(read_control_tokens(scratch.path()).error().code(), Code::kCorrupt);
-  EXPECT_FALSE(rotate_control_token(scratch.path(), kAlice, everyone).ok());
+  EXPECT_FALSE(rotate_control_token(scratch.path(), kAliceToken, everyone).ok());
   EXPECT_EQ(text(), "{\"tokens\": 1}");
 }
 
@@ -127,7 +127,7 @@ TEST_F(ControlTokensTest, ATenantWithTheNameOfTheOperatorIsATenant) {
   const TokenHolder holder = read_holder("operator");
   EXPECT_FALSE(holder.is_operator());
   EXPECT_EQ(holder.who(), "tenant operator");
-  EXPECT_EQ(kOperator.who(), "operator");
+  EXPECT_EQ(kOperatorToken.who(), "operator");
   EXPECT_EQ(read_holder("alice~1"), kNextAlice);
   EXPECT_EQ(kNextAlice.name(), "alice~1");
 }
