@@ -15,8 +15,8 @@ const LearnerOptions& learner_options(const PlanResource& resource) {
                                         : *static_cast<const LearnerOptions*>(options);
 }
 
-Status tell_learner(const Plan& plan, const PlanResource& resource, Learner& learner,
-                    const Tenant& tenant, TenantChange::Kind kind) {
+Status notify_learner(const Plan& plan, const PlanResource& resource, Learner& learner,
+                      const Tenant& tenant, TenantChange::Kind kind) {
   if (!tenant.adapter.is_there()) return ok();  // whole weights belong to no tenant
   if (kind == TenantChange::Kind::kLeave) {
     learner.end_tenant(tenant.slot);
@@ -28,12 +28,12 @@ Status tell_learner(const Plan& plan, const PlanResource& resource, Learner& lea
 
 }  // namespace
 
-Status tell_resource(const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
-                     TenantChange::Kind kind) {
+Status notify_resource(const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
+                       TenantChange::Kind kind) {
   if (kind != TenantChange::Kind::kJoin && kind != TenantChange::Kind::kLeave) return ok();
   const PlanResource& planned = plan.resources[static_cast<size_t>(index)];
   if (planned.kind == Learner::kResourceKind)
-    return tell_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind);
+    return notify_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind);
   if (kind == TenantChange::Kind::kJoin) return ok();
   const WeightsKey key{tenant.slot, AdapterId(tenant.tenancy)};
   if (planned.kind == Engine::kResourceKind) static_cast<Engine&>(resource).drop(key);

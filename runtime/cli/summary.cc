@@ -87,6 +87,24 @@ std::string alarms_text(const AlarmHistory& history, const std::string& tenant) 
   return text;
 }
 
+/// The steps of a tenant that a loop of the graph trains.
+std::string loop_text(const Plan& plan, const Tenant& tenant, const StepFacts& newest,
+                      const std::vector<double>& scores) {
+  const ScoreEnds ends = score_ends(scores);
+  const size_t num_averaged = std::min(kEndSteps, scores.size());
+  return fmt::format("  step {} of {}, {} {:.3f} -> {:.3f}{}\n", newest.step, tenant.max_steps,
+                     is_supervised(plan) ? "loss" : "reward", ends.first, ends.last,
+                     num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
+}
+
+std::string curve_text(const StepFacts& newest, const std::vector<double>& scores,
+                       const Terminal& terminal) {
+  CurveStyle style;
+  style.utf8 = terminal.utf8;
+  style.width = std::clamp(terminal.columns - 16, 20, 72);
+  return draw_curve(scores, newest.step - static_cast<int64_t>(scores.size()) + 1, style);
+}
+
 std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder& folder,
                         const MetricsLog& metrics, bool is_finished, const Terminal& terminal) {
   const StepFacts* newest = metrics.newest(tenant.name);
@@ -95,23 +113,17 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   const std::string end_line = ended_by.empty() ? "" : fmt::format("  ended by {}\n", ended_by);
   if (newest == nullptr) return "  no step was taken\n" + end_line;
   const auto& scores = metrics.scores(tenant.name);
-  const ScoreEnds ends = score_ends(scores);
   std::string text;
   if (plan.tenants.size() > 1) text += fmt::format("  tenant {}\n", tenant.name);
-  const size_t num_averaged = std::min(kEndSteps, scores.size());
-  const std::string of_all = tenant.is_client ? "" : fmt::format(" of {}", tenant.max_steps);
-  text += fmt::format("  step {}{}, {} {:.3f} -> {:.3f}{}\n", newest->step, of_all,
-                      is_supervised(plan) ? "loss" : "reward", ends.first, ends.last,
-                      num_averaged == 1 ? "" : fmt::format(" (means of {} steps)", num_averaged));
+  text += tenant.is_client ? fmt::format("  step {}, loss of a token {:.3f}\n", newest->step,
+                                         newest->get("loss/mean"))
+                           : loop_text(plan, tenant, *newest, scores);
   text += end_line;
   if (const StepFacts* evaluation = metrics.newest_evaluation(tenant.name))
     for (size_t i = 0; i < tenant.num_environments(); ++i)
       text += evaluation_text(*evaluation, tenant.in_environment(i));
-  CurveStyle style;
-  style.utf8 = terminal.utf8;
-  style.width = std::clamp(terminal.columns - 16, 20, 72);
-  text += draw_curve(scores, newest->step - static_cast<int64_t>(scores.size()) + 1, style);
-  if (!is_supervised(plan))
+  if (!tenant.is_client) text += curve_text(*newest, scores, terminal);
+  if (!tenant.is_client && !is_supervised(plan))
     text +=
         fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
                     newest->get("off_policy/mean"), newest->get("off_policy/max"),

@@ -39,7 +39,7 @@ Status ActorGroup::Body::start(Time now, const GroupState* from) {
   RETURN_IF_ERROR(steps_.make_resources());
   if (from != nullptr) {
     RETURN_IF_ERROR(steps_.restore_slots(*from, now));
-    RETURN_IF_ERROR(steps_.tell_joined());
+    RETURN_IF_ERROR(steps_.notify_of_joined());
     RETURN_IF_ERROR(steps_.restore_resources(*from));
   }
   RETURN_IF_ERROR(actors_.start(now));

@@ -33,7 +33,7 @@ class GroupSteps {
   /// kCorrupt when the state has another number of resources.
   Status restore_resources(const GroupState& state);
   /// Tells new resources of the tenants that are not those of the plan. Before restore_resources().
-  Status tell_joined();
+  Status notify_of_joined();
   /// GroupActors::restore_slots(). running_here() is this group meanwhile: each tenant is made for
   /// it.
   Status restore_slots(const GroupState& state, Time now);
@@ -120,7 +120,7 @@ class GroupSteps {
   Status join(const TenantChange& change);
   Status leave(const TenantChange& change);
   Status check_outside(const Tenant& tenant) const;
-  Status tell_resources(const Tenant& tenant, TenantChange::Kind kind);
+  Status notify_resources(const Tenant& tenant, TenantChange::Kind kind);
 
   const std::shared_ptr<GroupCommon> common_;
   const PlanGroup& planned_;

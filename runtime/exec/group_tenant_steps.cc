@@ -74,7 +74,7 @@ Status GroupSteps::join(const TenantChange& change) {
   RETURN_IF_ERROR(check_outside(*tenant));
   common_->tenants.make(change, tenant);
   const TenantSlot slot = change.slot;
-  Status joined = tell_resources(*tenant, change.kind);
+  Status joined = notify_resources(*tenant, change.kind);
   const bool do_actors_know = joined.ok();
   if (joined.ok()) joined = actors_.occupy(slot, tenant_began_);
   if (joined.ok()) joined = actors_.notify(slot, change.kind, num_steps_.get(), tenant_began_);
@@ -85,7 +85,7 @@ Status GroupSteps::join(const TenantChange& change) {
     (void)actors_.notify(slot, TenantChange::Kind::kLeave, num_steps_.get(), tenant_began_);
   common_->tenants.undo_join(change);
   actors_.vacate(slot, tenant_began_);
-  (void)tell_resources(*tenant, TenantChange::Kind::kLeave);
+  (void)notify_resources(*tenant, TenantChange::Kind::kLeave);
   return Error(joined.error())
       .while_doing(fmt::format("tenant '{}' joins '{}'", change.name, planned_.name));
 }
@@ -95,12 +95,12 @@ Status GroupSteps::leave(const TenantChange& change) {
   Status left = actors_.notify(change.slot, change.kind, num_steps_.get(), tenant_began_);
   common_->tenants.make(change, nullptr);
   actors_.vacate(change.slot, tenant_began_);
-  Status told = tell_resources(*tenant, change.kind);
+  Status told = notify_resources(*tenant, change.kind);
   return left.ok() ? told : left;
 }
 
 /// Those that the group owns, and the shared ones that an actor of the slot uses.
-Status GroupSteps::tell_resources(const Tenant& tenant, TenantChange::Kind kind) {
+Status GroupSteps::notify_resources(const Tenant& tenant, TenantChange::Kind kind) {
   if (!setup().tenant_resources) return ok();
   Status first;
   const auto tell = [&](int32_t index, Resource& resource) {
@@ -154,14 +154,14 @@ Status GroupSteps::restore_slots(const GroupState& state, Time now) {
   return actors_.restore_slots(state, now);
 }
 
-Status GroupSteps::tell_joined() {
+Status GroupSteps::notify_of_joined() {
   // A tenant that joined may have the slot of one of the plan, which must be free before.
   for (const Tenant& tenant : setup().plan->tenants)
     if (common_->tenants.by_slot()[tenant.slot.index()].get() != &tenant)
-      RETURN_IF_ERROR(tell_resources(tenant, TenantChange::Kind::kLeave));
+      RETURN_IF_ERROR(notify_resources(tenant, TenantChange::Kind::kLeave));
   for (const auto& tenant : common_->tenants.by_slot())
     if (tenant != nullptr && !common_->tenants.is_planned(tenant->slot))
-      RETURN_IF_ERROR(tell_resources(*tenant, TenantChange::Kind::kJoin));
+      RETURN_IF_ERROR(notify_resources(*tenant, TenantChange::Kind::kJoin));
   return ok();
 }
 

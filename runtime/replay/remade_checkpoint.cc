@@ -331,7 +331,7 @@ Status play_to_checkpoint(
   ReplaySetup setup;
   setup.plan = remake.plan;
   setup.trace = remake.trace;
-  setup.tenant_resources = tell_resource;
+  setup.tenant_resources = notify_resource;
   use_learner_from(
       setup,
       [make = std::move(make), &real](const Plan& plan,

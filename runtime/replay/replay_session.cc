@@ -459,7 +459,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.options.num_threads = num_threads;
   setup.options.last_steps = last_steps;
   setup.watcher = process_services.get();
-  setup.tenant_resources = tell_resource;
+  setup.tenant_resources = notify_resource;
   if (const auto excerpt = trace->excerpt()) {
     setup.options.stop_group = excerpt->group;
     setup.options.stop_step = excerpt->last_step;

@@ -26,7 +26,7 @@ class ResumingLearner final : public TracedLearner {
       : TracedLearner(std::move(setup.learner), std::move(setup.next)),
         setup_(std::move(setup)),
         tenants_(setup_.points.size()) {
-    tell_restoring(setup_.is_restoring);
+    set_is_restoring(setup_.is_restoring);
     for (size_t i = 0; i < tenants_.size(); ++i)
       tenants_[i].is_real = is_real_at_first(setup_.points[i], 0);
   }

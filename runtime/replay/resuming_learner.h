@@ -34,7 +34,7 @@ struct ResumingLearnerSetup {
   std::shared_ptr<Learner> learner;  // the real learner, as made
   NextAnswer next;
   std::function<bool()> is_live;
-  std::function<bool()> is_restoring = {};  // TracedLearner::tell_restoring()
+  std::function<bool()> is_restoring = {};  // TracedLearner::set_is_restoring()
   std::vector<RecoveryPoint> points;        // by tenant slot
   /// Publishes to engines the weights of a tenant that were the last published ones before a cut,
   /// and those of a client's checkpoint when it is loaded.

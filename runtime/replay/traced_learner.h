@@ -58,7 +58,7 @@ class TracedLearner : public Learner {
   ~TracedLearner() override;
   /// `is_restoring` answers whether a group is being made from a saved state. The state's tenants
   /// had begun before it, so begin_tenant() then has no answer in the record and leaves none.
-  void tell_restoring(std::function<bool()> is_restoring) {
+  void set_is_restoring(std::function<bool()> is_restoring) {
     is_restoring_ = std::move(is_restoring);
   }
 

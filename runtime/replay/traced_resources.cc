@@ -39,7 +39,7 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
 bool is_restoring() { return ActorGroup::running_here().is_none(); }
 
 std::shared_ptr<TracedLearner> restored(std::shared_ptr<TracedLearner> learner) {
-  learner->tell_restoring(is_restoring);
+  learner->set_is_restoring(is_restoring);
   return learner;
 }
 

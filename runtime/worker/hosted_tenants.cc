@@ -18,7 +18,7 @@ void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& ser
     if (services.worker_files().begin_tenant(*tenant)) joined(change.slot, change.tenancy);
     return tenant;
   };
-  setup.tenant_resources = tell_resource;
+  setup.tenant_resources = notify_resource;
   setup.events.tenant_changed = [&services](const TenantChange& change, const Status&) {
     if (change.kind != TenantChange::Kind::kLeave) return;
     Tenant left;

@@ -40,7 +40,9 @@ TEST(TenantResources, ALearnerMakesAndDropsTheAdapterOfATenant) {
   alice.name = "alice";
   alice.adapter.rank = 8;
   using Kind = TenantChange::Kind;
-  const auto tell = [&](Kind kind) { return tell_resource(*plan, index, **learner, alice, kind); };
+  const auto tell = [&](Kind kind) {
+    return notify_resource(*plan, index, **learner, alice, kind);
+  };
   ASSERT_TRUE(tell(Kind::kJoin).ok());
   EXPECT_EQ(tell(Kind::kJoin).error().code(), Code::kExists) << "its slot is taken";
   EXPECT_TRUE(tell(Kind::kPause).ok()) << "a pause is nothing to a learner";
@@ -57,7 +59,7 @@ TEST(TenantResources, AnEngineIgnoresAKeyThatItNeverHad) {
   ASSERT_TRUE(engine.ok()) << engine.error().text();
   const Tenant& free = plan->in_slot(TenantSlot(0));
   for (const auto kind : {TenantChange::Kind::kJoin, TenantChange::Kind::kLeave})
-    EXPECT_TRUE(tell_resource(*plan, index, **engine, free, kind).ok());
+    EXPECT_TRUE(notify_resource(*plan, index, **engine, free, kind).ok());
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ TEST_F(JoiningGroup, ResourcesOfASavedStateFreeASlotBeforeItIsTakenAgain) {
   ASSERT_TRUE(stage_->steps.restore_slots(state, Time()).ok());
   EXPECT_THAT(made_for, ElementsAre(stage_->common->setup.group)) << "its files are this group's";
   EXPECT_TRUE(ActorGroup::running_here().is_none());
-  ASSERT_TRUE(stage_->steps.tell_joined().ok());
+  ASSERT_TRUE(stage_->steps.notify_of_joined().ok());
   EXPECT_THAT(heard_, ElementsAre("resource hears leave of t0", "resource hears join of bob"));
 }
 

@@ -288,7 +288,7 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
   options.seed = seed;
   options.step_hooks = with == With::kFaults ? &faults : nullptr;
   options.events_max = 4'000'000;
-  options.tenant_resources = tell_resource;
+  options.tenant_resources = notify_resource;
   options.events = guests.events();
   options.is_hosted = true;
   options.make_tenant = [&](const Plan& of, const TenantChange& change) {
