@@ -61,7 +61,7 @@ Contract Trainer::contract(const OwnObjectives& own) {
           .in("pass", &Trainer::on_pass, "a client's data for forward and backward",
               optional_port())
           .in("update", &Trainer::on_update, "a client's optimizer step", optional_port())
-          .in("weights", &Trainer::on_weights, "a client saves, loads or publishes weights",
+          .in("weights_request", &Trainer::on_weights, "a client saves, loads or publishes weights",
               optional_port())
           .timer("straggler", &Trainer::on_straggler, "the batch stops waiting for an older group")
           .timer("save", &Trainer::on_save_timer, "a checkpoint may have been written")

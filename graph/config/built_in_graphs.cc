@@ -162,7 +162,7 @@ forward = [
   "tinker.generate      -> router.generate",
   "tinker.pass          -> trainer.pass",
   "tinker.update        -> trainer.update",
-  "tinker.weights       -> trainer.weights",
+  "tinker.weights       -> trainer.weights_request",
 ]
 feedback = [
   "decode.completion    -> tinker.completion",

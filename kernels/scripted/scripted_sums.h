@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "graph/base/random.h"
+#include "kernels/scripted/scripted_gradients.h"
 #include "kernels/train/learner.h"
 
 namespace primerl {

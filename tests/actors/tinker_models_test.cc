@@ -160,10 +160,11 @@ TEST_F(TinkerStory, AClientThatStartsAgainWaitsForTheEndOfItsEarlierSession) {
   const std::string request = future(post("create_model", create_model_body(again)));
   advance(Duration::seconds(294));
   EXPECT_THAT(weights(), IsEmpty());
-  EXPECT_FALSE(has_reply(retrieve(request)));
+  const uint64_t call = retrieve(request);
+  EXPECT_FALSE(has_reply(call));
   advance(Duration::seconds(1));
   done(WeightsAction::kReset);
-  EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-2:train:0")"));
+  EXPECT_THAT(reply(call), HasSubstr(R"("model_id":"session-2:train:0")"));
 }
 
 TEST_F(TinkerStory, AModelBesideThatOfALivingClientFailsWithItsNextHeartbeat) {

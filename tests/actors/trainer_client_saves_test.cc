@@ -216,13 +216,13 @@ TEST_F(ClientStory, AStartFromACheckpointKnowsNamesAndNumbers) {
   load.request = 1;
   load.action = WeightsAction::kLoad;
   load.name = "a";
-  ASSERT_TRUE(resumed.give("weights", load).ok());
+  ASSERT_TRUE(resumed.give("weights_request", load).ok());
   ASSERT_TRUE(resumed.run_work_until_done(50).ok());
   EXPECT_FALSE(resumed.take<WeightsDone>("weights_done").at(0).fault.is_set());
   WeightsRequest snapshot;
   snapshot.request = 2;
   snapshot.action = WeightsAction::kSnapshot;
-  ASSERT_TRUE(resumed.give("weights", snapshot).ok());
+  ASSERT_TRUE(resumed.give("weights_request", snapshot).ok());
   ASSERT_TRUE(resumed.run_work_until_done(50).ok());
   EXPECT_EQ(resumed.take<WeightsDone>("weights_done").at(0).adapter,
             snapshot_key({kClient, AdapterId(0)}, 2).adapter)

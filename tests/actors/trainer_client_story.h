@@ -91,7 +91,7 @@ struct ClientStory : ::testing::Test {
     request.name = name;
     request.with_optimizer = request.overwrites = flag;
     request.adapter = adapter;
-    return trainer.give("weights", request);
+    return trainer.give("weights_request", request);
   }
   WeightsDone change(WeightsAction action, const std::string& name = "", bool flag = false,
                      AdapterId adapter = {}) {

@@ -76,6 +76,7 @@ TEST_F(Rollouts, OfATenantThatJoinedAreFoundByItsNameAndNumber) {
     record.change(story::kTrainer, record.leave("alice", tenancy));
   }
   (void)record.close();
+  std::filesystem::create_directories(folder_ / "rollouts");
   write_text(folder_ / "rollouts" / "main.jsonl", line("m", "trained", 1, 0.5));
   write_text(folder_ / "rollouts" / "alice.jsonl", line("a0", "trained", 1, 0.5));
   write_text(folder_ / "rollouts" / "alice-1.jsonl", line("a1", "trained", 2, 0.5));

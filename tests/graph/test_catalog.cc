@@ -149,7 +149,7 @@ Contract trainer_contract() {
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
       .in("pass", &A::take<PassRequest>, "a pass of a client", optional_port())
       .in("update", &A::take<PassRequest>, "an update of a client", optional_port())
-      .in("weights", &A::take<PassRequest>, "weights for a client", optional_port())
+      .in("weights_request", &A::take<PassRequest>, "weights for a client", optional_port())
       .out("passed", &A::passed, "a pass is done", optional_port(), at_most(1))
       .out("updated", &A::passed, "an update is done", optional_port(), at_most(1))
       .out("weights_done", &A::passed, "weights are there", optional_port(), at_most(1))
