@@ -130,7 +130,7 @@ class KeysWorld {
     return *pairs[engine.value % 10]->actors()[engine.value / 10 - 1];
   }
 
-  void deliver(const Link& link) {
+  void deliver(Link link) {  // a copy: the map loses the original
     const Payload payload = waiting_.extract(link).mapped();
     const auto& [what, engine] = link;
     if (what == "update") {
@@ -173,8 +173,7 @@ class KeysWorld {
   uint64_t num_requests_ = 0;
 };
 
-// Disabled: at seed 8 the newest version is not live in the end (seed 6 is mended).
-TEST(KeysUnderChaos, DISABLED_EveryEngineEndsWithTheKeysThatAreLeft) {
+TEST(KeysUnderChaos, EveryEngineEndsWithTheKeysThatAreLeft) {
   uint64_t num_dropped = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);

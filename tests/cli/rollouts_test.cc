@@ -85,7 +85,7 @@ TEST_F(Rollouts, OfATenantThatJoinedAreFoundByItsNameAndNumber) {
   EXPECT_THAT(names({"--environment", "echo"}), ElementsAre("a0", "a1"));
   const auto unknown = run({"--tenant", "alice~2"});
   EXPECT_NE(unknown.code, 0);
-  EXPECT_THAT(unknown.err, HasSubstr("tenants: alice, alice~1, main"));
+  EXPECT_THAT(unknown.err, HasSubstr("tenants: alice, alice~1 and main"));
 }
 
 TEST_F(Rollouts, ShowTheNewestThatWereTrained) {
