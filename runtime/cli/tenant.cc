@@ -206,13 +206,15 @@ int remove_tenant(const TenantArguments& arguments) {
                                          : answered.exit_code;
 }
 
-/// Waits until the tenant trains. The tenant as it then is.
+/// Waits until the tenant trains, or has made its last step. The tenant as it then is.
 Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
   const std::string name = text_member(tenant, "name");
   const Time give_up = steady_now() + kJoinMax;
   while (true) {
     const std::string state = text_member(tenant, "state");
     if (state == "training" || state == "paused") return {std::move(tenant)};
+    const bool has_ended = state == "draining" || state == "ended";
+    if (has_ended && text_member(tenant, "why").empty()) return {std::move(tenant)};
     if (state != "admitted" && state != "starting")
       return {std::move(tenant),
               fail(error(Code::kUnavailable, "tenant '{}' does not train: it is {}", name, state)

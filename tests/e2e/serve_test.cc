@@ -100,7 +100,8 @@ TEST_F(ServedRun, TenantsJoinLeaveAndTakeTheSlotOfAnother) {
   EXPECT_FALSE(fs::exists(folder_ / "checkpoints/alice"));
   expect_it_trains("bob");
 
-  ASSERT_EQ(tenant({"add", tenant_file("cy", 6), "--wait"}).code, 0) << "the slot is free";
+  const auto cy = tenant({"add", tenant_file("cy", 6), "--wait"});
+  ASSERT_EQ(cy.code, 0) << cy.err;
   expect_state("cy", "ended");
   EXPECT_EQ(num_steps("cy~1"), 6U) << "the second use of the slot";
   EXPECT_TRUE(run.is_running()) << "a tenant that ends does not end the run";

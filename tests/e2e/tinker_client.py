@@ -42,7 +42,7 @@ def train():
     first = sample(sampling, tokens, temperature=1.0)
     seen["samples"] = [len(each.tokens) for each in first.sequences]
     # Training continues, and the snapshot stays as it is.
-    rl_loop.supervised(training, tokenizer, 2)
+    seen["loss_after_save"] = rl_loop.supervised(training, tokenizer, 2)[0]
     again = sample(sampling, tokens, temperature=1.0)
     seen["same"] = [each.tokens for each in first.sequences] == [
         each.tokens for each in again.sequences]
