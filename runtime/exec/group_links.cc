@@ -237,15 +237,26 @@ void GroupLinks::check_bound(InLink& in) {
   // While a record is followed, senders may be further ahead than in the recorded run.
   if (setup().step_source != nullptr) return;
   const uint64_t num_waiting = in.num_waiting.get();
-  if (num_waiting <= static_cast<uint64_t>(in.link->bound)) in.excess = 0;
-  if (num_waiting <= static_cast<uint64_t>(in.link->bound) + in.excess || in.is_bound_exceeded)
-    return;
+  const auto bound = static_cast<uint64_t>(in.link->bound);
+  if (num_waiting <= bound) in.excess = 0;
+  if (num_waiting <= bound + std::max(in.excess, in.repeated) || in.is_bound_exceeded) return;
   in.is_bound_exceeded = true;
   setup().executor->group_failed(
       setup().group,
       error(Code::kInternal, "edge '{}' had {} messages waiting, its bound is {}",
             setup().plan->edge(in.link->edge).name, num_waiting, in.link->bound)
           .note("a contract states too small a number: at_most, burst or work_burst"));
+}
+
+/// An actor that sends to a dead process repeats its requests. Answers to the first ones may wait
+/// already, or come from a third process later; so twice as many may wait.
+void GroupLinks::expect_repeated_answers(GroupId dead) {
+  std::vector<bool> repeats(common_.planned().instances.size());
+  for (const OutLink& out : common_.flow->links)
+    if (out.link->target_group == dead) repeats[out.actor] = true;
+  for (InLink& in : inbox_.links)
+    if (repeats[in.actor] && in.link->is_feedback)
+      in.repeated = static_cast<uint64_t>(in.link->bound);
 }
 
 void GroupLinks::peer_down(GroupId peer, uint32_t incarnation) {
@@ -255,6 +266,7 @@ void GroupLinks::peer_down(GroupId peer, uint32_t incarnation) {
   for (InLink& in : inbox_.links)
     if (in.link->sender_group == peer && in.incarnation <= incarnation)
       inbox_.reopen(in, incarnation + 1);
+  expect_repeated_answers(peer);
   if (const uint32_t index = peers_.index_of(peer); index != PeerBatches::kNone)
     peers_.set_incarnation(index, incarnation + 1);
   notify_actors(peer, PeerEvent::Kind::kDown, incarnation);

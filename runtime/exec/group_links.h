@@ -128,6 +128,7 @@ class GroupLinks {
   Status accept_grant(GroupId from, const Grant& given);
   Status accept_message(GroupId from, BatchedMessage&& message);
   void check_bound(InLink& in);
+  void expect_repeated_answers(GroupId dead);
   void notify_actors(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation);
   void settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
                           std::span<const Envelope> outbox);

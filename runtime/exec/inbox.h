@@ -50,6 +50,8 @@ struct InLink {
   uint64_t granted_messages = 0, granted_bytes = 0;
   uint64_t excess = 0;                // waiting messages beyond the bound, after a record was
                                       // followed
+  uint64_t repeated = 0;              // answers that may wait beyond the bound, because their
+                                      // requests were repeated after a process died
   bool is_ungranted = false;          // is in its peer's list of ungranted links
   bool is_bound_exceeded = false;     // the bound was exceeded, and that was reported
   std::vector<uint64_t> latest;       // for latest_wins: position of the waiting input, by tenant

@@ -129,6 +129,25 @@ TEST(GroupLinks, MoreMessagesThanTheBoundEndTheRunOnce) {
               HasSubstr(fmt::format("had {} messages waiting, its bound is {}", bound + 1, bound)));
 }
 
+/// A driver asks over a router, and a third process answers.
+TEST(GroupLinks, AnswersToRepeatedRequestsMayWaitAfterADeath) {
+  SmallGraph graph;
+  graph.node("driver", {.contract = make_source})
+      .node("router", {.process = 1})
+      .node("worker", {.process = 2})
+      .edge("driver.out", "router.in", {.capacity = 4})
+      .edge("router.out", "worker.in", {.capacity = 4})
+      .edge("worker.tell", "driver.back", {.at_most = 4});
+  GroupStage stage(graph, "driver");
+  ASSERT_TRUE(stage.actors.start(Time()).ok());
+  const auto bound = static_cast<uint64_t>(stage.links.inbox().links[0].link->bound);
+  stage.links.peer_down(stage.group("router"), 1);
+  ASSERT_TRUE(stage.receive(0, 1, 2 * bound).ok());
+  EXPECT_THAT(stage.failures, IsEmpty()) << "each request was answered twice";
+  ASSERT_TRUE(stage.receive(0, 2 * bound + 1, 2 * bound + 1).ok());
+  EXPECT_THAT(stage.failures, SizeIs(1));
+}
+
 TEST(GroupLinks, ADeadProcessReturnsMessagesAndNotifiesItsActors) {
   std::vector<PeerEvent> events;
   Strings middle;
