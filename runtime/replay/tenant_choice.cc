@@ -33,7 +33,7 @@ std::vector<uint64_t> last_steps_of(const Trace& trace, const TenantUse& use) {
 std::string earlier_uses_text(const Trace& trace, const TenantUse& use) {
   std::vector<std::string> labels;
   for (const TenantUse& other : trace.tenants().all())
-    if (other.slot == use.slot && other.joined < use.joined) labels.push_back(other.label());
+    if (other.slot == use.slot && other.tenancy < use.tenancy) labels.push_back(other.label());
   return labels.empty() ? std::string()
                         : fmt::format("the slot's earlier tenants are played before '{}': {}",
                                       use.label(), fmt::join(labels, ", "));

@@ -142,7 +142,7 @@ CheckedGraph graph_of(const std::string& tables, int num_tenants, const Catalog&
         fmt::format("[node.client]\nactor = \"sim_client\"\ntenant = {}\n\n", num_tenants - 1));
     put("  \"env.task ",
         "  \"client.pass -> trainer.pass\",\n  \"client.update -> trainer.update\",\n"
-        "  \"client.weights -> trainer.weights\",\n");
+        "  \"client.weights -> trainer.weights_request\",\n");
     put("  \"decode.completion ",
         "  \"trainer.passed -> client.passed\",\n  \"trainer.updated -> client.updated\",\n"
         "  \"trainer.weights_done -> client.weights_done\",\n");
