@@ -1,8 +1,9 @@
 /// Serves clients of Tinker's SDK: they train tenants and sample from them over HTTP
 /// (docs/design/tinker.md).
 ///
-///                                     [ tinker ]  -> generate, pass, update, weights
-///   completion, policy, trained, ... ~~~~~~~~~~>  ~~~> cancel
+///                                  [ tinker ]  -> generate, pass, update, weights
+///   completion, policy          ~~~>            ~~~> cancel
+///   passed, updated, weights_done ~~~>
 ///
 /// Clients are outside: a listener is asked for their requests, and the record has them. A request
 /// of a model waits for the earlier ones of its model, then for the one that its tenant has at the

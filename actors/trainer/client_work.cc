@@ -346,7 +346,7 @@ Status Trainer::begin_folder(std::string_view path, WeightsDone answer, bool wei
   save.is_of_client = true;
   RETURN_IF_ERROR(learner_->begin_save(std::move(save)));
   client_.folder = OpenFolder{std::string(path), path == kFirstFolder, std::move(answer)};
-  services().set_timer("save", kLookAgain);
+  set_save_timer(kLookAgain);
   return ok();
 }
 
@@ -354,7 +354,7 @@ Status Trainer::begin_folder(std::string_view path, WeightsDone answer, bool wei
 /// client.
 void Trainer::end_folder(const Status& written) {
   OpenFolder folder = *std::exchange(client_.folder, std::nullopt);
-  services().cancel_timer("save");
+  set_save_timer({});
   if (folder.is_first) {
     client_.has_first = written.ok();
     if (!written.ok())
@@ -402,8 +402,7 @@ void Trainer::refuse_request(const Error& fault) {
 /// Open gradients are in no checkpoint, so the one at the end would be refused.
 void Trainer::end_client() {
   if (!tenant().is_client) return;
-  if (std::exchange(client_.is_awaited, false) && !save_ && !client_.folder)
-    services().cancel_timer("save");
+  if (std::exchange(client_.is_awaited, false) && !save_ && !client_.folder) set_save_timer({});
   const bool waits_for_folder = client_.folder && !client_.folder->is_first;
   if (!waits_for_folder) refuse_request(error(Code::kCancelled, "the run ends"));
   if (client_.open.num_calls == 0) return;

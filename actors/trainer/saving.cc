@@ -50,7 +50,7 @@ Status Trainer::checkpoint() {
   client_.begin_checkpoint();
   save_ = OpenSave{step, false};
   look_for_save();
-  if (save_) services().set_timer("save", kLookAgain);
+  if (save_) set_save_timer(kLookAgain);
   return ok();
 }
 
@@ -60,7 +60,7 @@ void Trainer::look_for_save() {
   if (!ended) return;
   if (client_.folder) return end_folder(*ended);
   const int64_t step = std::exchange(save_, std::nullopt)->step;
-  services().cancel_timer("save");
+  set_save_timer({});
   if (!ended->ok()) {
     Error fault = Error(ended->error()).while_doing(fmt::format("checkpoint of step {}", step));
     if (fault.code() == Code::kDeadline)
@@ -89,10 +89,19 @@ Status Trainer::on_checkpoint_request(const CheckpointRequest& request) {
   return ok();
 }
 
+/// The same timer shows that a client is awaited (wait_for_client()). So that is set again.
+void Trainer::set_save_timer(std::optional<Duration> delay) {
+  client_.is_awaited = false;
+  if (delay)
+    services().set_timer("save", *delay);
+  else
+    services().cancel_timer("save");
+}
+
 /// The work call that follows looks for the end.
 Status Trainer::on_save_timer() {
   client_.is_awaited = false;
-  if ((save_ || client_.folder) && !fault_) services().set_timer("save", kLookAgain);
+  if ((save_ || client_.folder) && !fault_) set_save_timer(kLookAgain);
   return ok();
 }
 

@@ -1,8 +1,8 @@
 /// Makes batches of groups, steps the learner and publishes each new policy version.
 ///
-///   group                 ->  [ trainer ]  -> weights
-///   checkpoint            ->               ~~~> ended
-///   pass, update, weights ->               ~~~> passed, updated, weights_done
+///   group                         ->  [ trainer ]  -> weights
+///   checkpoint                    ->               ~~~> ended
+///   pass, update, weights_request ->               ~~~> passed, updated, weights_done
 ///
 /// The last line is of a tenant that a client trains by halves of a step: it has no groups, and its
 /// versions are the updates that were applied (client_steps.h).
@@ -132,6 +132,7 @@ class Trainer final : public Actor {
   Status add_held_out(const PooledGroup& pooled);
   Status on_straggler();
   Status on_save_timer();
+  void set_save_timer(std::optional<Duration> delay);
   Status on_checkpoint_request(const CheckpointRequest& request);
 
   // Requests of a client; client_work.cc.

@@ -113,8 +113,8 @@ Contract router_contract() {
 Contract prefill_contract() {
   using A = Quiet<EngineUserOptions>;
   return ContractOf<A, EngineUserOptions>("prefill", "computes prompts")
-      .uses<FakeEngine>("engine", &EngineUserOptions::engine, "which engine")
-      .uses<FakeWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
+      .uses<CatalogEngine>("engine", &EngineUserOptions::engine, "which engine")
+      .uses<CatalogWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
       .in("request", &A::take<GenerateRequest>, "a prompt")
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
@@ -129,8 +129,8 @@ Contract prefill_contract() {
 Contract decode_contract() {
   using A = Quiet<EngineUserOptions>;
   return ContractOf<A, EngineUserOptions>("decode", "generates tokens")
-      .uses<FakeEngine>("engine", &EngineUserOptions::engine, "which engine")
-      .uses<FakeWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
+      .uses<CatalogEngine>("engine", &EngineUserOptions::engine, "which engine")
+      .uses<CatalogWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
       .in("request", &A::take<PrefillDone>, "a computed prompt", handles_of("engine"))
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
@@ -144,8 +144,8 @@ Contract decode_contract() {
 Contract trainer_contract() {
   using A = Quiet<TrainerOptions>;
   return ContractOf<A, TrainerOptions>("trainer", "makes new versions out of groups")
-      .uses<FakeLearner>("learner", &TrainerOptions::learner, "which learner")
-      .uses<FakeWeights>("weights", &TrainerOptions::weights, "where new weights go")
+      .uses<CatalogLearner>("learner", &TrainerOptions::learner, "which learner")
+      .uses<CatalogWeights>("weights", &TrainerOptions::weights, "where new weights go")
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
       .in("pass", &A::take<PassRequest>, "a pass of a client", optional_port())
       .in("update", &A::take<PassRequest>, "an update of a client", optional_port())
@@ -243,7 +243,7 @@ Contract mesh_contract() {
 Contract scorer_contract() {
   using A = Quiet<ScorerOptions>;
   return ContractOf<A, ScorerOptions>("scorer", "looks at a learner")
-      .uses<FakeLearner>("learner", &ScorerOptions::learner, "which learner")
+      .uses<CatalogLearner>("learner", &ScorerOptions::learner, "which learner")
       .one_tenant()
       .stateless();
 }

@@ -41,13 +41,13 @@ using Observation = Note<13>;
 using PassRequest = Note<14>;
 using PassDone = Note<15>;
 
-struct FakeEngine : Resource {
+struct CatalogEngine : Resource {
   static constexpr std::string_view kResourceKind = "engine";
 };
-struct FakeLearner : Resource {
+struct CatalogLearner : Resource {
   static constexpr std::string_view kResourceKind = "learner";
 };
-struct FakeWeights : Resource {
+struct CatalogWeights : Resource {
   static constexpr std::string_view kResourceKind = "weight_channel";
 };
 struct FakeTokenizer : Resource {
