@@ -22,7 +22,7 @@ struct ResumingEngineSetup {
   std::function<bool()> is_live;
   /// Weights of `version`, or of the next later version of its key that exists. Called once per key
   /// when the run resumes, if the tensors that the engine had applied are not known. kNotFound for
-  /// a snapshot: the engine goes on without that key.
+  /// a snapshot: the engine continues without that key.
   std::function<Result<std::shared_ptr<const WeightSnapshot>>(const KeyedVersion& version)>
       weights_from;
   /// Called once, in the first call that the real engine answers; `resource` is not set. May be

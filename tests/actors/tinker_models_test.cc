@@ -177,7 +177,7 @@ TEST_F(TinkerStory, AModelBesideThatOfALivingClientFailsWithItsNextHeartbeat) {
   EXPECT_FALSE(has_reply(waiting));
   EXPECT_EQ(said("session_heartbeat", R"({"session_id":"session-1"})"), "200 {}");
   EXPECT_THAT(reply(waiting), AllOf(HasSubstr("serves one model at a time"), HasSubstr(model)));
-  EXPECT_THAT(future(pass(model, 1)), StartsWith("r")) << "the first client goes on";
+  EXPECT_THAT(future(pass(model, 1)), StartsWith("r")) << "the first client continues";
 }
 
 TEST_F(TinkerStory, ARepeatOfAModelIsTheSameModel) {

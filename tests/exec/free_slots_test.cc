@@ -76,7 +76,7 @@ TEST(FreeSlots, OfASharedGroupHaveNoStateAndGetNoCommand) {
   EXPECT_EQ(stage.links.inbox().size(), 1U) << "the actor of the tenant that is there";
 }
 
-/// A shared actor would look for a tenant that does not exist. The run of the others goes on.
+/// A shared actor would look for a tenant that does not exist. The run of the others continues.
 TEST(FreeSlots, MessagesForThemComeToNoActor) {
   SmallGraph graph(2);
   graph.num_free_slots = 1;
