@@ -68,6 +68,19 @@ void check_client(Draft& draft, const DraftTenant& drafted) {
                "the optimizer '{}' of tenant '{}' has no step of a client's numbers", kind,
                spec.name)
         .suggest("write kind = \"adamw\", or leave it out");
+  const auto& own = drafted.tenant.optimizer;
+  const std::pair<std::string_view, double> numbers[] = {
+      {"lr", own.lr},       {"weight_decay", own.weight_decay}, {"beta1", own.beta1},
+      {"beta2", own.beta2}, {"epsilon", own.epsilon},           {"max_norm", own.max_norm}};
+  for (const auto& [key, value] : numbers) {
+    if (value < 0) continue;  // not written
+    draft.diagnostics
+        .error("G085", nested_span(spec, fmt::format("optimizer.{}", key)),
+               "'{}' of the optimizer of tenant '{}' has no meaning: each update of the client has "
+               "its own",
+               key, spec.name)
+        .suggest(fmt::format("remove '{}', or remove client = true", key));
+  }
 }
 
 }  // namespace

@@ -49,6 +49,27 @@ std::vector<std::string> files_without_own_test() {
   return files;
 }
 
+/// Otherwise its tests never run, and nobody sees it.
+TEST(Subjects, EveryTestFileIsInAProgram) {
+  const fs::path root(PRIMERL_SOURCE_DIR);
+  std::string lists;
+  std::set<fs::path> whole;  // folders whose list takes all files
+  for (const auto& entry : fs::recursive_directory_iterator(root / "tests")) {
+    if (entry.path().filename() != "CMakeLists.txt") continue;
+    std::ifstream file(entry.path());
+    const std::string list(std::istreambuf_iterator<char>(file), {});
+    if (list.find("GLOB") != std::string::npos) whole.insert(entry.path().parent_path());
+    lists += list;
+  }
+  for (const auto& file : read_tree({"tests"}, {".cc"})) {
+    const fs::path path = root / file.path;
+    const std::string name = path.stem().string();
+    if (!name.ends_with("_test") || whole.contains(path.parent_path())) continue;
+    EXPECT_NE(lists.find(name), std::string::npos)
+        << file.path << ": add it to the CMakeLists.txt beside it";
+  }
+}
+
 TEST(Subjects, EveryFileHasATestOfItsNameOrSaysWhereItIsTested) {
   const auto lines = lines_of_list();
   for (const auto& path : files_without_own_test()) {
