@@ -42,11 +42,11 @@ Status check_salt(std::string_view salt) {
   return ok();
 }
 
-BlockHasher::BlockHasher(std::string_view fingerprint, std::string_view kv_type, int32_t block_size)
+BlockHasher::BlockHasher(std::string_view fingerprint, std::string_view layout, int32_t block_size)
     : block_size_(block_size) {
-  append(message_, "primerl-graph/kv/v1");
+  append(message_, "primerl-graph/kv/v2");
   append_counted(message_, fingerprint);
-  append_counted(message_, kv_type);
+  append_counted(message_, layout);
   append_u32(message_, static_cast<uint32_t>(block_size));
   root_ = stream_.hash(message_);
 }

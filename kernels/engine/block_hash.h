@@ -3,17 +3,17 @@
 ///
 /// A block of n tokens is named by a chain of SHA-256 hashes, the first 16 bytes of each:
 ///
-///   root  = H("primerl-graph/kv/v1" || length, bytes of the fingerprint || of the KV type ||
+///   root  = H("primerl-graph/kv/v2" || length, bytes of the fingerprint || of the layout ||
 ///             u32 block size)
 ///   block = H(parent || u32 n || n x u32 token || extras)      parent: 32 bytes, root for block 0
 ///   extra = u8 tag || u32 length || bytes: 1 = weights key (u32 tenant, u32 adapter), in every
 ///           block; 2 = salt, in block 0 alone; 3 = i64 policy version, in block 0 alone, where the
 ///           salt is empty
 ///
-/// All integers little-endian. The fingerprint identifies the model, and the salt the version of
-/// its weights. Without a salt, the policy version is hashed, so versions never share a block. Only
-/// full blocks have names. Golden vectors, made by another implementation:
-/// tests/kernels/fixtures/block_hashes.json. Used by one thread.
+/// All integers little-endian. The fingerprint identifies the model, the layout (KvLayout::text())
+/// the form of its cache, and the salt the version of its weights. Without a salt, the policy
+/// version is hashed, so versions never share a block. Only full blocks have names. Golden vectors,
+/// made by another implementation: tests/kernels/fixtures/block_hashes.json. Used by one thread.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ struct BlockChain {
 
 class BlockHasher {
  public:
-  BlockHasher(std::string_view fingerprint, std::string_view kv_type, int32_t block_size);
+  BlockHasher(std::string_view fingerprint, std::string_view layout, int32_t block_size);
 
   BlockChain begin() const { return {root_, 0}; }
   /// `chain` extended by one block with `tokens` [block size].

@@ -11,6 +11,7 @@
 
 #include "kernels/engine/block_hash.h"
 #include "kernels/engine/engine.h"
+#include "kernels/engine/kv_layout.h"
 #include "kernels/engine/logits_processor.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
@@ -24,7 +25,8 @@ struct SchedulerLimits {
   std::vector<int32_t> eos_ids;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  // for stop texts; null: stop texts are
                                                          // refused
-  std::string fingerprint = {};                          // of the model; part of the block names
+  std::string fingerprint = {};  // of the model; with the layout part of the block names
+  KvLayout layout = {};          // of the cache
 };
 
 struct PrefillTask;

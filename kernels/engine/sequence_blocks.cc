@@ -17,7 +17,7 @@ SequenceBlocks::SequenceBlocks(const SchedulerLimits& limits, const VersionsByKe
     : block_size(limits.options.block_size),
       has_prefix_cache(limits.options.prefix_cache),
       versions(applied),
-      hasher(limits.fingerprint, "f32", block_size),
+      hasher(limits.fingerprint, limits.layout.text(), block_size),
       events(make_events(limits.options)),
       pool(limits.options.kv_blocks, events.get()),
       claims(limits.options.shares, limits.options.kv_blocks,

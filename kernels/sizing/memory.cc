@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/engine/kv_layout.h"
 #include "kernels/models/activations.h"
 #include "kernels/models/bf16_matrices.h"
 #include "kernels/models/fp8_matrices.h"
@@ -119,10 +120,9 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
       parts.push_back({fmt::format("{} adapters beside the slots", options.adapters_max),
                        options.adapters_max * bytes_of(largest.tensors())});
   }
-  parts.push_back({fmt::format("{} KV blocks", options.kv_blocks),
-                   2.0 * kBytes * config.num_layers() * static_cast<double>(options.kv_blocks) *
-                       options.block_size * config.attention.num_kv_heads *
-                       config.attention.head_dim});
+  parts.push_back(
+      {fmt::format("{} KV blocks", options.kv_blocks),
+       kv_layout(config, DataType::kF32).cache_bytes(options.kv_blocks, options.block_size)});
   if (options.routed_experts && config.moe)
     parts.push_back({"experts of the tokens in them",
                      static_cast<double>(options.kv_blocks) * options.block_size *

@@ -31,7 +31,7 @@ TEST(BlockHash, NamesAreThoseOfTheGoldenVectors) {
     for (const auto& token : one.find("tokens")->as_array())
       tokens.push_back(static_cast<int32_t>(token.as_int()));
     const auto size = static_cast<int32_t>(one.find("block_size")->as_int());
-    BlockHasher hasher(one.find("fingerprint")->as_string(), one.find("kv_type")->as_string(),
+    BlockHasher hasher(one.find("fingerprint")->as_string(), one.find("layout")->as_string(),
                        size);
     const std::string salt = one.find("salt")->as_string();
     const BlockScope scope{{TenantSlot(static_cast<uint32_t>(one.find("tenant")->as_int())),

@@ -28,7 +28,7 @@ inline NameSet names_in(const BlockPool& pool) {
 class KvFollower {
  public:
   KvFollower(int32_t block_size, std::vector<std::string> salts)
-      : hasher_("", "f32", block_size), size_(block_size), salts_(std::move(salts)) {}
+      : hasher_("", "", block_size), size_(block_size), salts_(std::move(salts)) {}
 
   void take(const KvEvents& taken) {
     for (const KvEvent& event : taken.events) {

@@ -14,8 +14,8 @@ def counted(data):
 def chain(case):
     """The 16-byte names of all blocks of a case, as hex."""
     size = case["block_size"]
-    parent = hashlib.sha256(b"primerl-graph/kv/v1" + counted(case["fingerprint"].encode()) +
-                            counted(case["kv_type"].encode()) + struct.pack("<I", size)).digest()
+    parent = hashlib.sha256(b"primerl-graph/kv/v2" + counted(case["fingerprint"].encode()) +
+                            counted(case["layout"].encode()) + struct.pack("<I", size)).digest()
     names = []
     for begin in range(0, len(case["tokens"]), size):
         tokens = case["tokens"][begin:begin + size]
@@ -31,7 +31,7 @@ def chain(case):
 
 
 def cases():
-    base = dict(fingerprint="model", kv_type="f32", block_size=4, tokens=list(range(8)), tenant=0,
+    base = dict(fingerprint="model", layout="all: 0.keys F32 8, 0.values F32 8", block_size=4, tokens=list(range(8)), tenant=0,
                 adapter=0, salt="main:3", version=3)
     yield base
     yield {**base, "salt": ""}
@@ -40,7 +40,8 @@ def cases():
     yield {**base, "tenant": 1}
     yield {**base, "adapter": 7}
     yield {**base, "fingerprint": ""}
-    yield {**base, "kv_type": "bf16"}
+    yield {**base, "layout": "all: 0.keys BF16 8, 0.values BF16 8"}
+    yield {**base, "layout": ""}
     yield {**base, "block_size": 8}
     yield {**base, "block_size": 1, "tokens": [151935, 0, 2**31 - 1]}
     yield {**base, "block_size": 16, "tokens": [(i * 7919) % 151936 for i in range(64)]}

@@ -28,13 +28,17 @@ constexpr double kCacheBytesMax = 1e15;  // more than any machine has; keeps siz
 
 SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
                           std::shared_ptr<const Tokenizer> tokenizer) {
-  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
+  return {options,
+          config.vocab_size,
+          config.eos_ids,
+          std::move(tokenizer),
+          fingerprint(config),
+          kv_layout(config, DataType::kF32)};
 }
 
 /// Bytes of keys and values; may exceed the range of an integer.
 double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
-  return 2.0 * sizeof(float) * config.num_layers() * static_cast<double>(options.kv_blocks) *
-         options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
+  return kv_layout(config, DataType::kF32).cache_bytes(options.kv_blocks, options.block_size);
 }
 
 Error no_memory(const EngineOptions& options, const ModelConfig& config) {

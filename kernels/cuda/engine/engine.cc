@@ -16,7 +16,14 @@ namespace {
 
 SchedulerLimits limits_on_cuda(const EngineOptions& options, const ModelConfig& config,
                                std::shared_ptr<const Tokenizer> tokenizer) {
-  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
+  const DataType type =
+      type_named(options.dtype) == at::kBFloat16 ? DataType::kBF16 : DataType::kF32;
+  return {options,
+          config.vocab_size,
+          config.eos_ids,
+          std::move(tokenizer),
+          fingerprint(config),
+          kv_layout(config, type)};
 }
 
 /// Blocks of the longest possible sequence.
