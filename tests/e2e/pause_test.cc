@@ -219,18 +219,18 @@ TEST_F(PausedRun, OfSeveralTenantsSaysWhoSharesTheEngine) {
                                           "--set",
                                           "tenant.reverse.filters={ zero_advantage = false }",
                                           "--set",
-                                          "tenant.arithmetic.filters={ zero_advantage = false }"};
+                                          "tenant.copy.filters={ zero_advantage = false }"};
   Program run(endless("examples/two_tenants/graph.toml", scripted), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   const auto shared = say({"pause", "--tenant", "reverse"});
   EXPECT_EQ(shared.code, 3);
   EXPECT_THAT(shared.err, HasSubstr("tenant 'reverse' has no engine of its own: decode serves all "
-                                    "tenants (arithmetic, reverse); without --tenant it stands "
+                                    "tenants (copy, reverse); without --tenant it stands "
                                     "still for all of them"));
   const auto unknown = say({"pause", "--tenant", "revers"});
   EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err,
-              HasSubstr("no tenant 'revers' in this run\n   its tenants: arithmetic and reverse"));
+              HasSubstr("no tenant 'revers' in this run\n   its tenants: copy and reverse"));
   EXPECT_THAT(table(), Not(HasSubstr("paused by")));
   expect_paused(say({"pause"}), "paused for 10m by 'operator': decode");
   expect_table_says("paused engines: ");

@@ -23,8 +23,8 @@ TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
     EXPECT_THAT(end.err, HasSubstr("the others continue"));
     EXPECT_THAT(end.err, HasSubstr("rollouts.jsonl says why each one did"));
     EXPECT_TRUE(steps(run, "reverse").empty());
-    EXPECT_EQ(steps(run, "arithmetic").size(), 4U);
-    EXPECT_TRUE(fs::exists(run / "checkpoints/arithmetic/step_4"));
+    EXPECT_EQ(steps(run, "copy").size(), 4U);
+    EXPECT_TRUE(fs::exists(run / "checkpoints/copy/step_4"));
     const auto replayed = run_graph_program({"replay", run.string()});
     EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
   }
@@ -61,7 +61,7 @@ TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
         end.err,
         HasSubstr("tenant 'reverse' was set aside: 'picky': this tenant's groups are refused"));
     EXPECT_TRUE(steps(run, "reverse").empty());
-    EXPECT_FALSE(steps(run, "arithmetic").empty());
+    EXPECT_FALSE(steps(run, "copy").empty());
     const auto replayed = run_graph_program({"replay", run.string()});
     EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
   }
@@ -79,7 +79,7 @@ TEST_F(TwoTenants, ATenantWhoseWeightsEveryEngineRefusesIsSetAside) {
     EXPECT_THAT(end.err, HasSubstr(kSetAside));
     EXPECT_THAT(end.err, HasSubstr("no engine could apply version 1002"));
     EXPECT_LT(steps(run, "reverse").size(), 5U);
-    EXPECT_EQ(steps(run, "arithmetic").size(), 5U);
+    EXPECT_EQ(steps(run, "copy").size(), 5U);
     const auto replayed = run_graph_program({"replay", run.string()});
     EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
   }
@@ -93,19 +93,19 @@ TEST_F(TwoTenants, ATenantThatWasSetAsideStaysSoWhenTheRunIsResumed) {
     auto words_of_run =
         words(is_apart ? apart() : source_path(kExample), run,
               reverse_fails({"--max-steps", "100000", "--set", "graph.restarts_max=0", "--set",
-                             "tenant.arithmetic.checkpoint_every=5"}));
+                             "tenant.copy.checkpoint_every=5"}));
     words_of_run.insert(words_of_run.begin(), "primerl-graph");
     Program killed(words_of_run);
     ASSERT_TRUE(has_lines(killed, run, 12));
     ::kill(worker_of(killed), SIGKILL);
     ASSERT_EQ(killed.wait().code, 1);
-    const auto last = static_cast<int64_t>(steps(run, "arithmetic").size());
+    const auto last = static_cast<int64_t>(steps(run, "copy").size());
     const auto end = run_graph_program({"run", "--resume", run.string(), "--no-rehearsal",
                                         "--max-steps", std::to_string(last + 3)});
     EXPECT_EQ(end.code, 1) << end.err;
     EXPECT_THAT(end.err, HasSubstr(kSetAside));
     EXPECT_EQ(end.err.find("resuming from the checkpoint only"), std::string::npos) << end.err;
-    EXPECT_EQ(steps(run, "arithmetic").size(), static_cast<size_t>(last + 3));
+    EXPECT_EQ(steps(run, "copy").size(), static_cast<size_t>(last + 3));
   }
 }
 
@@ -138,7 +138,7 @@ TEST_F(TwoTenants, ATenantWithoutACheckpointStartsFromItsFirstStep) {
   for (const Json& line : steps_of(run))  // other lines say that many groups were filtered
     taken[*line.get_string("tenant")].push_back(*line.get_int("step"));
   EXPECT_THAT(taken["reverse"], ElementsAre(1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(taken["arithmetic"], ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(taken["copy"], ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_TRUE(fs::exists(run / "checkpoints/reverse/step_6"));
   const auto replayed = run_graph_program({"replay", run.string()});
   EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;

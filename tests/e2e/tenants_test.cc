@@ -20,7 +20,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
     EXPECT_EQ(*adapter.get_int("r"), tenant == "reverse" ? 8 : 16);
   }
   // The adapter applied to its model, and merged into it, give the same text.
-  const std::string base = source_path("examples/arithmetic_tool/model");
+  const std::string base = source_path("examples/reverse_text/model");
   const std::string adapter = (run / "checkpoints/reverse/step_5/weights").string();
   const std::string merged = folder("merged").string();
   const std::vector<std::string> merge = {"merge", "--model", base,        "--adapter",
@@ -53,12 +53,33 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
     const auto unknown = run_graph_program(command);
     EXPECT_EQ(unknown.code, 3) << command.front() << unknown.out;
     EXPECT_THAT(unknown.err, HasSubstr("no tenant 'nobody' in "));
-    EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse"));
+    EXPECT_THAT(unknown.err, HasSubstr("its tenants: copy and reverse"));
   }
   expect_that_the_trace_has_each(run);
 }
 
 /// Free slots have no actors and no files; the run folder is laid out for several tenants.
+/// The example with its own numbers: both rewards rise, so a user sees two tenants learn.
+TEST_F(TwoTenants, BothLearn) {
+  const fs::path run = folder("run");
+  const auto end =
+      run_graph_program(words(source_path(kExample), run, {"--set", "trace.level=\"off\""}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& tenant : kTenants) {
+    std::vector<Json> lines;
+    for (const Json& line : steps_of(run))
+      if (*line.get_string("tenant") == tenant) lines.push_back(line);
+    ASSERT_EQ(lines.size(), 100U);
+    const auto mean_of = [&](size_t begin) {
+      double sum = 0;
+      for (size_t i = begin; i < begin + 10; ++i)
+        sum += lines[i].get_double("reward/all/mean").value();
+      return sum / 10;
+    };
+    EXPECT_GT(mean_of(90), mean_of(0) + 0.08) << tenant;
+  }
+}
+
 TEST_F(TwoTenants, OneInAGraphWithFreeSlotsTrainsAsItWouldAlone) {
   const std::vector<std::string> exact = {"--max-steps", "3",
                                           "--set",       "resource.learner.threads=1",
@@ -87,9 +108,9 @@ TEST_F(TwoTenants, OneInAGraphWithFreeSlotsTrainsAsItWouldAlone) {
 TEST_F(TwoTenants, AReplayOfOneComputesOnlyItsOwnSteps) {
   const fs::path run = folder("run");
   ASSERT_EQ(run_graph_program(words(source_path(kExample), run, {"--max-steps", "3"})).code, 0);
-  const std::string change = "tenant.arithmetic.optimizer.lr=0.004";
+  const std::string change = "tenant.copy.optimizer.lr=0.004";
   const auto hers =
-      run_graph_program({"replay", run.string(), "--tenant", "arithmetic", "--set", change});
+      run_graph_program({"replay", run.string(), "--tenant", "copy", "--set", change});
   EXPECT_EQ(hers.code, 4) << hers.out << hers.err;
   EXPECT_THAT(hers.out, HasSubstr("learning_rate: recorded 0.002, now 0.004"));
   const auto other =
@@ -148,7 +169,7 @@ TEST_F(TwoTenants, ContinueWhereTheKilledRunStopped) {
   auto words_of_run =
       words(source_path(kExample), run,
             {"--max-steps", "100000", "--set", "graph.restarts_max=0", "--set",
-             "tenant.reverse.checkpoint_every=4", "--set", "tenant.arithmetic.checkpoint_every=5"});
+             "tenant.reverse.checkpoint_every=4", "--set", "tenant.copy.checkpoint_every=5"});
   words_of_run.insert(words_of_run.begin(), "primerl-graph");
   Program killed(words_of_run);
   ASSERT_TRUE(has_lines(killed, run, 26));
@@ -179,7 +200,7 @@ TEST_F(TwoTenants, ContinueWhereTheKilledRunStopped) {
 TEST_F(TwoTenants, AForkBeginsEachAtTheStepOrAtItsNewestCheckpointBefore) {
   const fs::path run = folder("run"), full = folder("full");
   std::vector<std::string> every = {"--set", "tenant.reverse.max_steps=6", "--set",
-                                    "tenant.arithmetic.max_steps=3"};
+                                    "tenant.copy.max_steps=3"};
   for (const auto& tenant : kTenants) {
     every.insert(every.end(), {"--set", fmt::format("tenant.{}.checkpoint_every=1", tenant),
                                "--set", fmt::format("tenant.{}.keep_last=0", tenant)});
@@ -219,10 +240,10 @@ TEST_F(TwoTenants, AForkBeginsEachAtTheStepOrAtItsNewestCheckpointBefore) {
   }
   const auto before = fork("4", folder("before"));
   ASSERT_EQ(before.code, 0) << before.err;
-  EXPECT_THAT(before.err, HasSubstr("tenant 'arithmetic' has taken 3 steps: it begins from its "
+  EXPECT_THAT(before.err, HasSubstr("tenant 'copy' has taken 3 steps: it begins from its "
                                     "checkpoint of step 3"));
   EXPECT_THAT(steps_taken(folder("before"), "reverse"), ElementsAre(5));
-  EXPECT_THAT(steps_taken(folder("before"), "arithmetic"), ElementsAre(4, 5));
+  EXPECT_THAT(steps_taken(folder("before"), "copy"), ElementsAre(4, 5));
   expect_same(folder("before"), "reverse", "step_4");
   const auto none = fork("7", folder("none"));
   EXPECT_EQ(none.code, 2) << none.err;
@@ -237,7 +258,7 @@ TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
   const auto first = run_graph_program(
       words(source_path(kExample), run,
             {"--max-steps", "4", "--set", "tenant.reverse.checkpoint_every=4", "--set",
-             "tenant.arithmetic.checkpoint_every=3", "--set", "trace.level=\"off\""}));
+             "tenant.copy.checkpoint_every=3", "--set", "trace.level=\"off\""}));
   ASSERT_EQ(first.code, 0) << first.err;
   const auto fork = [&](const std::string& step, const fs::path& to) {
     return run_graph_program({"run", "--fork", run.string() + "@step=" + step, "--out", to.string(),
@@ -249,11 +270,11 @@ TEST_F(TwoTenants, AForkWithoutARecordNamesEachTenantsPlace) {
                                    "made again"));
   EXPECT_THAT(fresh.err, HasSubstr("it starts from its own beginning, with a fresh adapter"));
   EXPECT_EQ(steps(folder("fresh"), "reverse").size(), 4U);
-  EXPECT_EQ(steps(folder("fresh"), "arithmetic").size(), 1U);
+  EXPECT_EQ(steps(folder("fresh"), "copy").size(), 1U);
   const auto none = fork("2", folder("none"));
   EXPECT_EQ(none.code, 2) << none.err;
   EXPECT_THAT(none.err, HasSubstr("tenant 'reverse' can be forked at its checkpoints: steps 4"));
-  EXPECT_THAT(none.err, HasSubstr("tenant 'arithmetic' can be forked at its checkpoints: steps 3"));
+  EXPECT_THAT(none.err, HasSubstr("tenant 'copy' can be forked at its checkpoints: steps 3"));
 }
 
 /// A tenant without steps left waits for no other tenant and delays none.
@@ -261,13 +282,13 @@ TEST_F(TwoTenants, AFinishedTenantLetsTheOtherContinueFromItsCheckpoint) {
   const fs::path run = folder("run");
   const auto first = run_graph_program(
       words(source_path(kExample), run,
-            {"--set", "tenant.reverse.max_steps=2", "--set", "tenant.arithmetic.max_steps=4"}));
+            {"--set", "tenant.reverse.max_steps=2", "--set", "tenant.copy.max_steps=4"}));
   ASSERT_EQ(first.code, 0) << first.err;
-  const auto end = run_graph_program({"run", "--resume", run.string(), "--from-checkpoint", "--set",
-                                      "tenant.arithmetic.max_steps=6"});
+  const auto end = run_graph_program(
+      {"run", "--resume", run.string(), "--from-checkpoint", "--set", "tenant.copy.max_steps=6"});
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(steps(run, "reverse").size(), 2U);
-  EXPECT_EQ(steps(run, "arithmetic").size(), 6U);
+  EXPECT_EQ(steps(run, "copy").size(), 6U);
 }
 
 /// A finished tenant leaves the engine to the others.
@@ -275,10 +296,10 @@ TEST_F(TwoTenants, OneThatIsDoneGeneratesNoMore) {
   const fs::path run = folder("run");
   const auto end = run_graph_program(
       words(source_path(kExample), run,
-            {"--set", "tenant.reverse.max_steps=1", "--set", "tenant.arithmetic.max_steps=12",
-             "--set", "tenant.reverse.filters={ zero_advantage = false }"}));
+            {"--set", "tenant.reverse.max_steps=1", "--set", "tenant.copy.max_steps=12", "--set",
+             "tenant.reverse.filters={ zero_advantage = false }"}));
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_EQ(steps(run, "arithmetic").size(), 12U);
+  EXPECT_EQ(steps(run, "copy").size(), 12U);
   // A batch of 64, and rollouts in flight while it trained: at most the live limit.
   EXPECT_LE(lines_of(run / "rollouts" / "reverse.jsonl").size(), 64U * 5U);
 }

@@ -20,7 +20,7 @@ namespace primerl {
 namespace fs = std::filesystem;
 
 inline constexpr const char* kExample = "examples/two_tenants/graph.toml";
-inline const std::vector<std::string> kTenants = {"arithmetic", "reverse"};
+inline const std::vector<std::string> kTenants = {"copy", "reverse"};
 
 class TwoTenants : public ::testing::Test {
  protected:
@@ -29,7 +29,7 @@ class TwoTenants : public ::testing::Test {
     std::vector<std::string> words{
         "run",   graph,
         "--out", folder.string(),
-        "--set", "model.policy.path=\"" + source_path("examples/arithmetic_tool/model") + "\""};
+        "--set", "model.policy.path=\"" + source_path("examples/reverse_text/model") + "\""};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -37,9 +37,9 @@ class TwoTenants : public ::testing::Test {
   std::string alone(const std::string& tenant) const {
     const std::string text = read_text_file(source_path(kExample)).value();
     const size_t reverse = text.find("[tenant.reverse]");
-    const size_t arithmetic = text.find("[tenant.arithmetic]"), end = text.find("[model.");
-    const std::string table = tenant == "reverse" ? text.substr(reverse, arithmetic - reverse)
-                                                  : text.substr(arithmetic, end - arithmetic);
+    const size_t copy = text.find("[tenant.copy]"), end = text.find("[model.");
+    const std::string table = tenant == "reverse" ? text.substr(reverse, copy - reverse)
+                                                  : text.substr(copy, end - copy);
     const fs::path file = folder("alone.toml");
     std::ofstream(file) << text.substr(0, reverse) << table << text.substr(end);
     return file.string();
@@ -114,8 +114,8 @@ class TwoTenants : public ::testing::Test {
     };
     const auto all = counts({});
     auto sum = counts({"--tenant", "reverse"});
-    const auto other = counts({"--tenant", "arithmetic"});
-    auto both = counts({"--tenant", "reverse", "--tenant", "arithmetic"});
+    const auto other = counts({"--tenant", "copy"});
+    auto both = counts({"--tenant", "reverse", "--tenant", "copy"});
     for (const auto& [edge, count] : other) sum[edge] += count;
     for (const auto& [edge, count] : all) {  // an edge that carried nothing belongs to no tenant
       EXPECT_EQ(sum[edge], count) << edge;
@@ -153,7 +153,7 @@ class TwoTenants : public ::testing::Test {
     for (const char* action : {"ls", "stat", "export"}) {
       const auto unknown = run_graph_program({"trace", action, run.string(), "--tenant", "nobody"});
       EXPECT_EQ(unknown.code, 3) << action;
-      EXPECT_THAT(unknown.err, ::testing::HasSubstr("its tenants: arithmetic and reverse"))
+      EXPECT_THAT(unknown.err, ::testing::HasSubstr("its tenants: copy and reverse"))
           << action;
     }
   }
