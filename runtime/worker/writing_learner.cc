@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "graph/base/files.h"
+
 namespace primerl {
 namespace {
 
@@ -17,8 +19,9 @@ constexpr int kWriterNice = 19;  // the lowest priority: 1.5 % of a core that ot
 
 class WritingLearner final : public Learner {
  public:
-  WritingLearner(std::shared_ptr<Learner> learner, GradientsDiscarded discarded)
-      : learner_(std::move(learner)), discarded_(std::move(discarded)) {}
+  WritingLearner(std::shared_ptr<Learner> learner, GradientsDiscarded discarded,
+                 std::atomic<uint64_t>* bytes)
+      : learner_(std::move(learner)), discarded_(std::move(discarded)), bytes_(bytes) {}
   ~WritingLearner() override {
     {
       const std::lock_guard lock(mutex_);
@@ -160,6 +163,7 @@ class WritingLearner final : public Learner {
 
   const std::shared_ptr<Learner> learner_;
   const GradientsDiscarded discarded_;
+  std::atomic<uint64_t>* const bytes_;  // may be null
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -241,6 +245,8 @@ void WritingLearner::write() {
   // The step gets the cores. Without this the writer delays it by its whole CPU time if the compute
   // threads use all cores. An error changes nothing but that.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
+  std::optional<CountedBytes> counted;
+  if (bytes_ != nullptr) counted.emplace(*bytes_);
   while (true) {
     Writing next;
     {
@@ -267,17 +273,19 @@ void WritingLearner::write() {
 }  // namespace
 
 std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner,
-                                              GradientsDiscarded discarded) {
-  return std::make_shared<WritingLearner>(std::move(learner), std::move(discarded));
+                                              GradientsDiscarded discarded,
+                                              std::atomic<uint64_t>* bytes) {
+  return std::make_shared<WritingLearner>(std::move(learner), std::move(discarded), bytes);
 }
 
-ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded) {
-  return [make = std::move(make), discarded = std::move(discarded)](
+ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded,
+                                std::atomic<uint64_t>* bytes) {
+  return [make = std::move(make), discarded = std::move(discarded), bytes](
              const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
-      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner), discarded));
+      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner), discarded, bytes));
     return made;
   };
 }

@@ -10,6 +10,8 @@
 /// on the writer's thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -22,11 +24,14 @@ namespace primerl {
 /// a client discarded them, or the call was stopped or failed.
 using GradientsDiscarded = std::function<void(TenantSlot tenant)>;
 
-/// `discarded` may be empty.
+/// `discarded` may be empty. `bytes` grows by the bytes that the writer's thread writes, and reads
+/// again for checksums; it must stay valid while the learner exists. Null: they are not counted.
 std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner,
-                                              GradientsDiscarded discarded = {});
+                                              GradientsDiscarded discarded = {},
+                                              std::atomic<uint64_t>* bytes = nullptr);
 
 /// Wraps every learner that `make` makes.
-ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded = {});
+ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded = {},
+                                std::atomic<uint64_t>* bytes = nullptr);
 
 }  // namespace primerl

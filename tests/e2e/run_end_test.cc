@@ -55,6 +55,23 @@ TEST(CtrlC, TheFirstDrainsAndWritesACheckpoint) {
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
 }
 
+TEST(CtrlC, TheDrainWaitsForACheckpointOnASlowDisk) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  auto words = endless_run(folder);
+  for (const char* setting : {"resource.learner.save_time=\"4s\"", "graph.drain_max=\"1500ms\"",
+                              "tenant.main.environment_timeout=\"1s\""})
+    words.insert(words.end(), {"--set", setting});
+  Program run(words);
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_EQ(run_end(folder), "interrupted");
+  const auto last = std::to_string(*lines_of(folder / "metrics.jsonl").back().get_int("step"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
+}
+
 TEST(CtrlC, SaysHowToResumeAndTheCommandDoes) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "a run's";

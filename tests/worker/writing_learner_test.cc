@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "kernels/scripted/scripted_learner.h"
 #include "tests/actors/fakes.h"
@@ -191,6 +193,19 @@ TEST(AWritingLearnerOfAClient, TellsOfGradientsThatNoStepUses) {
   EXPECT_FALSE(learner->accumulate(batch, [] { return true; }).ok());
   EXPECT_FALSE(learner->has_open_gradients(kOne));
   EXPECT_EQ(num_told, 2) << "a call that is stopped discards all";
+}
+
+TEST(TheWriterOfALearner, CountsTheBytesThatItWrites) {
+  const ScratchFolder scratch;
+  std::atomic<uint64_t> bytes = 0;
+  const auto learner = make_writing_learner(make_scripted_learner({}).value(), {}, &bytes);
+  ASSERT_TRUE(learner->begin_save({kOne, scratch.path(), Time(), [] { return ok(); }}).ok());
+  while (!learner->end_of_save(kOne, Time())) std::this_thread::yield();
+  uint64_t written = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path()))
+    if (entry.is_regular_file()) written += entry.file_size();
+  EXPECT_GT(written, 0U);
+  EXPECT_EQ(bytes, written);
 }
 
 TEST_F(AWritingLearner, MakesNoSecondCopyOfATenantWhileOneIsWritten) {
