@@ -1,5 +1,6 @@
 #include "runtime/worker/writing_learner.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -15,7 +17,18 @@
 namespace primerl {
 namespace {
 
-constexpr int kWriterNice = 19;  // the lowest priority: 1.5 % of a core that others want too
+constexpr int kWriterNice = 19;  // 1.5 % of a core that others want too
+// Up to this size a copy is written with the idle policy: 0.3 % of a core that others want too, and
+// their threads never wait for it. 2 GiB then need at most ten minutes of busy cores.
+constexpr int64_t kIdleBytesMax = int64_t{2} << 30;
+
+/// The step gets the cores. Otherwise the writer would delay it by its whole CPU time if the
+/// compute threads use all cores. An error changes nothing but that. No thread can raise it again.
+void lower_priority_of_this_thread(int64_t num_bytes) {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
+  const sched_param none{};
+  if (num_bytes <= kIdleBytesMax) ::sched_setscheduler(0, SCHED_IDLE, &none);
+}
 
 class WritingLearner final : public Learner {
  public:
@@ -159,6 +172,7 @@ class WritingLearner final : public Learner {
   };
 
   void write();
+  Status written_beside(const Writing& writing);
   static Status written(const Writing& writing);
 
   const std::shared_ptr<Learner> learner_;
@@ -241,12 +255,23 @@ Status WritingLearner::written(const Writing& writing) {
   }
 }
 
+/// On a thread of its own, since the size of each copy decides about its priority.
+Status WritingLearner::written_beside(const Writing& writing) {
+  Status end;
+  try {
+    std::thread([&] {
+      lower_priority_of_this_thread(writing.image->num_bytes());
+      std::optional<CountedBytes> counted;
+      if (bytes_ != nullptr) counted.emplace(*bytes_);
+      end = written(writing);
+    }).join();
+  } catch (const std::system_error& fault) {
+    return error(Code::kExhausted, "no thread for the writing of a checkpoint: {}", fault.what());
+  }
+  return end;
+}
+
 void WritingLearner::write() {
-  // The step gets the cores. Without this the writer delays it by its whole CPU time if the compute
-  // threads use all cores. An error changes nothing but that.
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
-  std::optional<CountedBytes> counted;
-  if (bytes_ != nullptr) counted.emplace(*bytes_);
   while (true) {
     Writing next;
     {
@@ -256,7 +281,7 @@ void WritingLearner::write() {
       next = std::move(queue_.front());
       queue_.pop_front();
     }
-    Status end = written(next);
+    Status end = written_beside(next);
     next.image.reset();  // frees the copy before the next one is made
     std::function<void()> wake;
     {
