@@ -7,8 +7,8 @@
 // 10 GB/s. The writer copies 1.0 GB to pieces, which the disk reads, and reads them back for the
 // checksums, both past the page cache: 0.25 s of one core. 16 documents are 4,096 rows: 2.1 TFLOP,
 // 12 s on two cores of 90 GFLOP/s. So the step after a checkpoint has 2 % more CPU time. A batch of
-// 64 samples of 1,024 tokens has 16 times the rows, and 0.2 % more. The writer has the idle policy:
-// wall time of the step rises by the copy and by less than 1 %.
+// 64 samples of 1,024 tokens has 16 times the rows, and 0.2 % more. The writer has 0.4 % of a busy
+// core: wall time of the step rises by the copy and by less than 1 %.
 //
 // Temporary files must be on a disk: a file system in memory has no way past its cache.
 //

@@ -34,7 +34,7 @@ constexpr size_t kSyncedBytes = size_t{32} << 20;  // written through the cache 
 constexpr size_t kBlockBytes = 4096;  // offsets, sizes and addresses beside the page cache are
                                       // multiples of it
 
-thread_local std::atomic<uint64_t>* counted_here = nullptr;  // of the thread's CountedBytes
+thread_local CountedBytes* counted_here = nullptr;  // of this thread
 
 /// False: nothing changed, because the file system cannot, or because it was so before.
 bool set_bypass(const Descriptor& opened, bool bypasses) {
@@ -157,15 +157,21 @@ class SystemFiles final : public FileOps {
 
 }  // namespace
 
-CountedBytes::CountedBytes(std::atomic<uint64_t>& count) {
+CountedBytes::CountedBytes(std::atomic<uint64_t>& count, std::function<void()> after_piece)
+    : count_(count), after_piece_(std::move(after_piece)) {
   CHECK(counted_here == nullptr, "the bytes of this thread are counted already");
-  counted_here = &count;
+  counted_here = this;
 }
 
 CountedBytes::~CountedBytes() { counted_here = nullptr; }
 
+void CountedBytes::add(uint64_t bytes) {
+  count_ += bytes;
+  if (after_piece_ != nullptr) after_piece_();
+}
+
 void count_bytes(uint64_t bytes) {
-  if (counted_here != nullptr) *counted_here += bytes;
+  if (counted_here != nullptr) counted_here->add(bytes);
 }
 
 FileOps& system_files() {

@@ -51,14 +51,19 @@ enum class PageCache : uint8_t { kUse, kBypass };
 inline constexpr size_t kBypassBytesMin = size_t{4} << 20;
 
 /// While it exists, `count` grows by the bytes that its thread writes with write_file_synced() or
-/// reads with read_in_pieces(). So another thread sees that a long write makes progress. One per
-/// thread at a time.
+/// reads with read_in_pieces(). So another thread sees that a long write makes progress. After each
+/// piece it calls `after_piece`, which may be empty. One per thread at a time.
 class CountedBytes {
  public:
-  explicit CountedBytes(std::atomic<uint64_t>& count);
+  explicit CountedBytes(std::atomic<uint64_t>& count, std::function<void()> after_piece = {});
   ~CountedBytes();
   CountedBytes(const CountedBytes&) = delete;
   CountedBytes& operator=(const CountedBytes&) = delete;
+  void add(uint64_t bytes);
+
+ private:
+  std::atomic<uint64_t>& count_;
+  const std::function<void()> after_piece_;
 };
 /// Adds to the count of this thread's CountedBytes, if there is one; for fakes of a disk.
 void count_bytes(uint64_t bytes);

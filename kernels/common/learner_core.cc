@@ -58,12 +58,6 @@ class CapturedLearner final : public LearnerImage {
     RETURN_IF_ERROR(write_optimizer_files(folder / "learner", copy_.moments, copy_.state));
     return system_files().sync(folder);
   }
-  int64_t num_bytes() const override {
-    size_t sum = 0;
-    for (const auto* tensors : {&copy_.weights, &copy_.moments})
-      for (const WeightTensor& tensor : *tensors) sum += tensor.bytes.size();
-    return static_cast<int64_t>(sum);
-  }
 
  private:
   const LearnerCopy copy_;

@@ -158,8 +158,6 @@ class LearnerImage {
   virtual ~LearnerImage() = default;
   /// Writes the files of save() into `folder`. Any thread, also while the learner makes steps.
   virtual Status write(const std::filesystem::path& folder) const = 0;
-  /// Bytes of the copies, about those of the files; 0: few.
-  virtual int64_t num_bytes() const { return 0; }
 };
 
 /// A checkpoint to be saved: files as of save() into `folder`, then `commit()`. Both may run on

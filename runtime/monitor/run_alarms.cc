@@ -69,8 +69,7 @@ std::string_view to_string(AlarmKind kind) {
 std::string_view AlarmChange::advice() const {
   switch (kind) {
     case AlarmKind::kEntropyCollapse:
-      return "If the reward is not at its maximum, the policy has stopped to explore: resume from "
-             "an "
+      return "If the reward is not at its maximum, the policy has stopped exploring: resume from an "
              "earlier checkpoint with a lower optimizer.lr, a higher sampling.temperature or a "
              "higher loss.clip_high.";
     case AlarmKind::kMismatchKl:

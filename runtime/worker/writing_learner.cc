@@ -1,34 +1,68 @@
 #include "runtime/worker/writing_learner.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "graph/base/files.h"
+#include "runtime/worker/writer_pace.h"
 
 namespace primerl {
 namespace {
 
-constexpr int kWriterNice = 19;  // 1.5 % of a core that others want too
-// Up to this size a copy is written with the idle policy: 0.3 % of a core that others want too, and
-// their threads never wait for it. 2 GiB then need at most ten minutes of busy cores.
-constexpr int64_t kIdleBytesMax = int64_t{2} << 30;
+constexpr int kWriterNice = 19;  // the lowest priority: 1.5 % of a core that others want too
 
-/// The step gets the cores. Otherwise the writer would delay it by its whole CPU time if the
-/// compute threads use all cores. An error changes nothing but that. No thread can raise it again.
-void lower_priority_of_this_thread(int64_t num_bytes) {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
-  const sched_param none{};
-  if (num_bytes <= kIdleBytesMax) ::sched_setscheduler(0, SCHED_IDLE, &none);
-}
+/// Counts the bytes of one checkpoint on the thread that writes it, and pauses after each piece
+/// (writer_pace.h).
+class PacedBytes {
+ public:
+  PacedBytes(std::atomic<uint64_t>& bytes, const CoreWaits& waits,
+             const std::atomic<bool>& is_computing)
+      : waits_(waits), is_computing_(is_computing), counted_(bytes, [this] { after_piece(); }) {}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void after_piece() {
+    const auto waited = waits_.read();
+    const Duration lasted = Duration::nanoseconds(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since_).count());
+    if (waited && waited_) {
+      const Duration pause = pace_.pause_after(lasted, *waited - *waited_, is_computing_);
+      if (pause > Duration())
+        std::this_thread::sleep_for(std::chrono::nanoseconds(pause.to_nanoseconds()));
+    }
+    waited_ = waits_.read();
+    since_ = Clock::now();
+  }
+
+  const CoreWaits& waits_;
+  const std::atomic<bool>& is_computing_;
+  WriterPace pace_;
+  std::optional<Duration> waited_ = waits_.read();
+  Clock::time_point since_ = Clock::now();
+  CountedBytes counted_;
+};
+
+/// Sets a flag while it exists.
+class Computing {
+ public:
+  explicit Computing(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~Computing() { flag_ = false; }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 class WritingLearner final : public Learner {
  public:
@@ -52,6 +86,7 @@ class WritingLearner final : public Learner {
   }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     return learner_->step(batch, stop);
   }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
@@ -86,15 +121,18 @@ class WritingLearner final : public Learner {
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t number,
                                                  const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     return learner_->step_queued(std::move(batch), number, stop);
   }
   Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     const Watch end(*this, batch.tenant);
     return learner_->accumulate(batch, stop);
   }
   std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
                                                       uint64_t work_call,
                                                       const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     const Watch end(*this, batch->tenant);
     return learner_->accumulate_queued(std::move(batch), work_call, stop);
   }
@@ -172,12 +210,13 @@ class WritingLearner final : public Learner {
   };
 
   void write();
-  Status written_beside(const Writing& writing);
   static Status written(const Writing& writing);
 
   const std::shared_ptr<Learner> learner_;
   const GradientsDiscarded discarded_;
   std::atomic<uint64_t>* const bytes_;  // may be null
+  std::atomic<uint64_t> own_bytes_ = 0;
+  std::atomic<bool> is_computing_ = false;  // a step or a part of one runs
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -255,23 +294,11 @@ Status WritingLearner::written(const Writing& writing) {
   }
 }
 
-/// On a thread of its own, since the size of each copy decides about its priority.
-Status WritingLearner::written_beside(const Writing& writing) {
-  Status end;
-  try {
-    std::thread([&] {
-      lower_priority_of_this_thread(writing.image->num_bytes());
-      std::optional<CountedBytes> counted;
-      if (bytes_ != nullptr) counted.emplace(*bytes_);
-      end = written(writing);
-    }).join();
-  } catch (const std::system_error& fault) {
-    return error(Code::kExhausted, "no thread for the writing of a checkpoint: {}", fault.what());
-  }
-  return end;
-}
-
 void WritingLearner::write() {
+  // The step gets the cores. Without this the writer delays it by its whole CPU time if the compute
+  // threads use all cores. An error changes nothing but that.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
+  const CoreWaits waits;
   while (true) {
     Writing next;
     {
@@ -281,7 +308,11 @@ void WritingLearner::write() {
       next = std::move(queue_.front());
       queue_.pop_front();
     }
-    Status end = written_beside(next);
+    Status end;
+    {
+      const PacedBytes paced(bytes_ != nullptr ? *bytes_ : own_bytes_, waits, is_computing_);
+      end = written(next);
+    }
     next.image.reset();  // frees the copy before the next one is made
     std::function<void()> wake;
     {

@@ -4,7 +4,8 @@
 /// One thread for all tenants of the learner; it starts with the first save. Copies are written in
 /// the order of the calls, one at a time. A tenant has at most one copy: its next begin_save()
 /// waits. When the object is destroyed, all checkpoints that were begun are written first. The
-/// files are written with the lowest priority of the system, so by cores that the steps leave idle.
+/// thread has the lowest priority of the system, so it uses cores that the steps leave idle, and it
+/// pauses while steps want all cores (writer_pace.h).
 ///
 /// Threads: as for the learner that it wraps. `commit` of a save and the wake function are called
 /// on the writer's thread.
