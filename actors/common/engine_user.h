@@ -32,13 +32,13 @@ namespace primerl {
 /// keeps making steps meanwhile.
 inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
 
-/// How long to wait before an engine that is preparing a version, and was asked `num_asked` times,
+/// The time before an engine that is preparing a version, and was asked `num_asked` times,
 /// is asked again; it makes steps meanwhile. 1 ms at first and 20 ms in the end, because an engine
 /// that is drained or slow should not wake the process a thousand times a second.
 constexpr Duration prepared_retry(int32_t num_asked) {
   return Duration::milliseconds(std::min(1 + num_asked / 200, 20));
 }
-/// How often to ask before the version is applied without preparation: 58 s.
+/// Questions before the version is applied without preparation: 58 s.
 inline constexpr int32_t kPreparationsMax = 4'800;
 
 /// An actor with the resources "engine" and "weights" (may be none) and a timer "weights" for

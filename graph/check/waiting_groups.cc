@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-// Of a token: its id, log-probability and weight, and whether it is learned.
+// A token has its id, log-probability and weight, and whether it is learned.
 constexpr int64_t kTokenBytes = 13;
 constexpr int64_t kReferenceBytes = 4;
 constexpr int64_t kLikeliestBytes = 8;  // of each of a teacher's likeliest tokens

@@ -20,7 +20,7 @@ inline constexpr Duration kPausesMax = Duration::seconds(300);
 
 class WriterPace {
  public:
-  /// How long to sleep after a piece that lasted `lasted`, of which the thread waited `waited` for
+  /// The sleep after a piece that lasted `lasted`, of which the thread waited `waited` for
   /// a core. `is_computing`: a step runs.
   Duration pause_after(Duration lasted, Duration waited, bool is_computing);
 

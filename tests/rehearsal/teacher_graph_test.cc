@@ -300,7 +300,7 @@ TEST(TeacherGraph, GroupsOfExamplesThatWaitAreInTheMemoryPlan) {
   const std::string top_k = "teacher = { model = \"big\", top_k = 4 }\nloss = { kind = \"gkd\" }\n";
   // 64 groups of 2 examples of 32 tokens of 13 bytes.
   EXPECT_EQ(waiting_bytes(supervised + "[model.policy]\npath = \"model\"\n"), 64 * 2 * 32 * 13);
-  // The same to the teacher; behind it a token also has 4 bytes, and 8 of each likeliest token.
+  // The same to the teacher; after it a token also has 4 bytes, and 8 of each likeliest token.
   EXPECT_EQ(waiting_bytes(supervised + top_k + kTwoModels), 64 * 2 * 32 * (13 + 13 + 4 + 4 * 8));
 }
 

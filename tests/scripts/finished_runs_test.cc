@@ -49,9 +49,9 @@ TEST(FinishedRuns, OfOtherSettingsAreRefused) {
 TEST(FinishedRuns, ARunThatFailsOrDoesNotEndExitsWithItsOutput) {
   const ScratchFolder folder;
   const fs::path file = folder.path() / "runs.jsonl";
-  const auto failed = with_runs(file, "{}", "run_bounded(['sh', '-c', 'echo why; exit 3'], 60)");
+  const auto failed = with_runs(file, "{}", "run_bounded(['sh', '-c', 'echo full; exit 3'], 60)");
   EXPECT_EQ(failed.code, 1);
-  EXPECT_THAT(failed.err, HasSubstr("why"));
+  EXPECT_THAT(failed.err, HasSubstr("full"));
   const auto late = with_runs(file, "{}", "run_bounded(['sleep', '60'], 0.01)");
   EXPECT_EQ(late.code, 1);
   EXPECT_THAT(late.err, HasSubstr("has not ended within"));

@@ -118,7 +118,7 @@ class CpuBackend final : public LearnerBackend {
     Optimizer& optimizer = tensors.optimizer();
     // If the new weights had no FP8 scale, the step is undone. Hardly any step needs the copy.
     std::optional<Optimizer::Undo> undo;
-    const bool has_scales = own_ != nullptr && options_.products == "fp8";
+    const bool has_scales = own_ != nullptr && own_->has_scales();
     if (has_scales && optimizer.may_overflow(report.learning_rate, adam)) undo = optimizer.undo();
     RETURN_IF_ERROR(tensors.update(report, adam));
     if (report.skipped) return ok();
