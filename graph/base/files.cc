@@ -29,7 +29,7 @@ Error not_regular(const std::filesystem::path& file, mode_t mode) {
   return error(Code::kInvalid, "'{}' is {}, not a regular file", file.string(), what);
 }
 
-constexpr size_t kPieceBytes = size_t{1} << 20;  // read or written at a time
+constexpr size_t kPieceBytes = size_t{1} << 20;    // read or written at a time
 constexpr size_t kSyncedBytes = size_t{32} << 20;  // written through the cache between two syncs
 constexpr size_t kBlockBytes = 4096;  // offsets, sizes and addresses beside the page cache are
                                       // multiples of it

@@ -65,9 +65,9 @@ std::vector<MemoryPart> waiting_groups(const Draft& draft, const DraftResource& 
     const int64_t tokens = positions > 0 ? std::min(tenant.seq_len, positions) : tenant.seq_len;
     double bytes = 0;
     for (const DraftEdge* edge : edges) bytes += bytes_on(draft, *edge, tenant, tokens);
-    parts.push_back({fmt::format("groups of examples of tenant '{}' that wait for the trainer",
-                                 tenant.name),
-                     bytes});
+    parts.push_back(
+        {fmt::format("groups of examples of tenant '{}' that wait for the trainer", tenant.name),
+         bytes});
   }
   return parts;
 }

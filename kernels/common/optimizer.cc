@@ -145,8 +145,8 @@ bool Optimizer::may_overflow(double lr, const AdamNumbers* adam) const {
   const AdamNumbers& numbers = adam != nullptr ? *adam : own_numbers_;
   const bool has_adamw = std::ranges::any_of(
       plan_.parts, [](const UpdatePart& part) { return part.rule == UpdateRule::kAdamw; });
-  if (has_adamw && (numbers.epsilon < kEpsilonMin || numbers.beta1 > kBetaMax ||
-                    numbers.beta2 > kBetaMax))
+  if (has_adamw &&
+      (numbers.epsilon < kEpsilonMin || numbers.beta1 > kBetaMax || numbers.beta2 > kBetaMax))
     return true;
   return lr > kSmallRate || numbers.weight_decay > kSmallRate || !all_small(buffers_.weights) ||
          !all_small(buffers_.gradients) || !all_small(states_[0]) || !all_small(states_[1]);

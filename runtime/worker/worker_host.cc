@@ -324,9 +324,12 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   auto factory = resource_factory(std::move(backends).value());
   factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
-  factory = writing_factory(std::move(factory), [this](TenantSlot tenant) {
-    if (cuts_ != nullptr) cuts_->gradients_discarded(tenant);
-  }, &bytes_saved_);
+  factory = writing_factory(
+      std::move(factory),
+      [this](TenantSlot tenant) {
+        if (cuts_ != nullptr) cuts_->gradients_discarded(tenant);
+      },
+      &bytes_saved_);
   setup.bytes_saved = &bytes_saved_;
   setup.factory = metering_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
