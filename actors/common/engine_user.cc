@@ -172,7 +172,8 @@ std::optional<Duration> EngineUser::take(WeightsKey key, std::vector<WeightsKey>
   }
   if (snapshot.ok()) {
     const auto num_tensors = apply(*snapshot, coming);
-    if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
+    if (num_tensors.ok() && !num_tensors->has_value())
+      return prepared_retry(coming.num_preparations);
     if (num_tensors.ok()) {
       answer.num_tensors = **num_tensors;
       has_changed = answer.version > applied_.of(key);

@@ -15,6 +15,7 @@
 /// channel: its engine is frozen. Threads: the engine's.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -31,10 +32,14 @@ namespace primerl {
 /// keeps making steps meanwhile.
 inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
 
-/// How long to wait before an engine that is preparing a version is asked again (it makes steps
-/// meanwhile), and how often to ask before the version is applied without preparation.
-inline constexpr Duration kPreparedRetry = Duration::milliseconds(1);
-inline constexpr int32_t kPreparationsMax = 60'000;
+/// The time before an engine that is preparing a version, and was asked `num_asked` times,
+/// is asked again; it makes steps meanwhile. 1 ms at first and 20 ms in the end, because an engine
+/// that is drained or slow should not wake the process a thousand times a second.
+constexpr Duration prepared_retry(int32_t num_asked) {
+  return Duration::milliseconds(std::min(1 + num_asked / 200, 20));
+}
+/// Questions before the version is applied without preparation: 58 s.
+inline constexpr int32_t kPreparationsMax = 4'800;
 
 /// An actor with the resources "engine" and "weights" (may be none) and a timer "weights" for
 /// take_weights().

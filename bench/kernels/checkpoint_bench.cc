@@ -1,23 +1,31 @@
 // How much longer a step of a learner lasts after a checkpoint of 1 GB, on two cores: with the
 // writer beside it, and when the step's thread writes (as before there was a writer).
 //
-//   checkpoint_bench [repetitions] [documents of 256 tokens in a step]
+//   checkpoint_bench [repetitions] [documents of 256 tokens in a step] [seconds at most]
 //
 // Bound: weights and two moments of 84 M parameters are copied, 1.0 GB read and written: 0.2 s at
 // 10 GB/s. The writer copies 1.0 GB to pieces, which the disk reads, and reads them back for the
 // checksums, both past the page cache: 0.25 s of one core. 16 documents are 4,096 rows: 2.1 TFLOP,
 // 12 s on two cores of 90 GFLOP/s. So the step after a checkpoint has 2 % more CPU time. A batch of
-// 64 samples of 1,024 tokens has 16 times the rows, and 0.2 % more. The writer has the lowest
-// priority: wall time of the step rises by the copy and by less than 1 %.
+// 64 samples of 1,024 tokens has 16 times the rows, and 0.2 % more. The writer has 0.4 % of a busy
+// core: wall time of the step rises by the copy and by less than 1 %.
 //
 // Temporary files must be on a disk: a file system in memory has no way past its cache.
 //
-// Wall time depends on other processes, CPU time of the process does not: both are printed.
+// Each repetition times one step of each kind, one after the other, and is printed when it ends.
+// After the seconds no further repetition begins. Wall time depends on other processes, CPU time of
+// the process does not: both are printed. The delay is that of each pair of steps.
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/kernels/shapes.h"
@@ -52,12 +60,10 @@ Seconds time_of(const Body& body) {
   return {end.wall - begin.wall, end.cpu - begin.cpu};
 }
 
-Seconds median(std::vector<Seconds> all) {
-  const auto middle = [&](double Seconds::*member) {
-    std::ranges::sort(all, {}, member);
-    return all[all.size() / 2].*member;
-  };
-  return {middle(&Seconds::wall), middle(&Seconds::cpu)};
+/// "12.3 [11.9, 12.8]": median, least and greatest.
+std::string spread(std::vector<double> all) {
+  std::ranges::sort(all);
+  return fmt::format("{:.3f} [{:.3f}, {:.3f}]", all[all.size() / 2], all.front(), all.back());
 }
 
 TrainBatch make_batch(int documents) {
@@ -74,12 +80,28 @@ TrainBatch make_batch(int documents) {
   return batch;
 }
 
-void print(const char* what, Seconds of, Seconds plain) {
-  std::printf("%-34s %8.3f s wall %8.3f s cpu  %+7.2f %% wall %+7.2f %% cpu\n", what, of.wall,
-              of.cpu, 100 * (of.wall / plain.wall - 1), 100 * (of.cpu / plain.cpu - 1));
+/// The times of one kind of step, by repetition.
+struct Kind {
+  const char* name;
+  std::vector<Seconds> times{};
+};
+
+void print(const Kind& kind, const Kind& plain) {
+  const auto values = [&](double Seconds::*member, bool is_delay) {
+    std::vector<double> all;
+    for (size_t i = 0; i < kind.times.size(); ++i)
+      all.push_back(is_delay ? 100 * (kind.times[i].*member / plain.times[i].*member - 1)
+                             : kind.times[i].*member);
+    return spread(std::move(all));
+  };
+  fmt::print("{:32} wall {} s, cpu {} s\n", kind.name, values(&Seconds::wall, false),
+             values(&Seconds::cpu, false));
+  if (&kind != &plain)
+    fmt::print("{:32} wall {} %, cpu {} %\n", "  longer by", values(&Seconds::wall, true),
+               values(&Seconds::cpu, true));
 }
 
-void run(int repetitions, int documents) {
+void run(int repetitions, int documents, double seconds_max) {
   const auto folder = std::filesystem::temp_directory_path() / "primerl-bench-checkpoints";
   LearnerOptions options;
   options.threads = 2;
@@ -94,40 +116,45 @@ void run(int repetitions, int documents) {
     return store.commit(number, Json::object().set("version", number));
   };
   int64_t number = 0;
-  step();  // the first one allocates
-  std::vector<Seconds> plain, beside, copies, former;
-  for (int i = 0; i < repetitions; ++i) {
-    plain.push_back(time_of(step));
+  const auto begin_save = [&] {
     const auto target = store.begin(++number).value();
-    Seconds copy;
-    beside.push_back(time_of([&] {
-      copy = time_of([&] {
-        const LearnerSave save{kTenant, target, Time(), [&] { return commit(number); }};
-        CHECK(learner->begin_save(save).ok(), "the copy failed");
-      });
+    const LearnerSave save{kTenant, target, Time(), [&] { return commit(number); }};
+    CHECK(learner->begin_save(save).ok(), "the copy failed");
+  };
+  // No steps meanwhile: on two busy cores the writer would need a minute for each checkpoint.
+  const auto wait_for_writer = [&] {
+    std::optional<Status> ended;
+    while (!(ended = learner->end_of_save(kTenant, Time())))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(ended->ok(), ended->error().text());
+  };
+  const Seconds begin = now();
+  Kind plain{"a step"}, beside{"a step after begin_save()"};
+  Kind former{"a step after save() and commit()"};
+  Kind copy{"the copy of begin_save()"}, rest{"the writer after that step"};
+  step();  // the first one allocates, and so does the first copy
+  begin_save();
+  wait_for_writer();
+  fmt::print("ready after {:.1f} s\n", now().wall - begin.wall);
+  std::fflush(stdout);
+  for (int i = 0; i < repetitions && (i == 0 || now().wall - begin.wall < seconds_max); ++i) {
+    plain.times.push_back(time_of(step));
+    beside.times.push_back(time_of([&] {
+      copy.times.push_back(time_of(begin_save));
       step();
     }));
-    copies.push_back(copy);
-    while (true) {
-      const auto ended = learner->end_of_save(kTenant, Time());
-      if (!ended) {
-        step();
-        continue;
-      }
-      CHECK(ended->ok(), ended->error().text());
-      break;
-    }
+    rest.times.push_back(time_of(wait_for_writer));
     const auto again = store.begin(++number).value();
-    former.push_back(time_of([&] {
+    former.times.push_back(time_of([&] {
       CHECK(learner->save(kTenant, again).ok() && commit(number).ok(), "the save failed");
       step();
     }));
+    fmt::print("{}: a step {:.3f} s, after begin_save() {:.3f} s, after save() {:.3f} s\n", i + 1,
+               plain.times.back().wall, beside.times.back().wall, former.times.back().wall);
+    std::fflush(stdout);
   }
-  print("a step", median(plain), median(plain));
-  print("a step after begin_save()", median(beside), median(plain));
-  print("a step after save() and commit()", median(former), median(plain));
-  std::printf("%-34s %8.3f s wall %8.3f s cpu\n", "of it the copy", median(copies).wall,
-              median(copies).cpu);
+  for (const Kind* kind : {&plain, &beside, &former}) print(*kind, plain);
+  for (const Kind* kind : {&copy, &rest}) print(*kind, *kind);
   std::filesystem::remove_all(folder);
 }
 
@@ -138,6 +165,6 @@ int main(int argc, char** argv) {
   const auto number = [&](int at, int otherwise) {
     return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise;
   };
-  primerl::bench::run(number(1, 3), number(2, 16));
+  primerl::bench::run(number(1, 3), number(2, 16), number(3, 300));
   return 0;
 }

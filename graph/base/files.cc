@@ -29,9 +29,12 @@ Error not_regular(const std::filesystem::path& file, mode_t mode) {
   return error(Code::kInvalid, "'{}' is {}, not a regular file", file.string(), what);
 }
 
-constexpr size_t kPieceBytes = size_t{1} << 20;  // read or written at a time
+constexpr size_t kPieceBytes = size_t{1} << 20;    // read or written at a time
+constexpr size_t kSyncedBytes = size_t{32} << 20;  // written through the cache between two syncs
 constexpr size_t kBlockBytes = 4096;  // offsets, sizes and addresses beside the page cache are
                                       // multiples of it
+
+thread_local CountedBytes* counted_here = nullptr;  // of this thread
 
 /// False: nothing changed, because the file system cannot, or because it was so before.
 bool set_bypass(const Descriptor& opened, bool bypasses) {
@@ -61,6 +64,7 @@ Status write_all(const Descriptor& opened, std::span<const std::byte> bytes,
     // The device has larger blocks, or an earlier write ended inside of one.
     if (written < 0 && errno == EINVAL && set_bypass(opened, false)) continue;
     if (written < 0) return failed("writing", file);
+    count_bytes(static_cast<uint64_t>(written));
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return ok();
@@ -88,6 +92,25 @@ Status write_pieces(const Descriptor& out, std::span<const std::span<const std::
   RETURN_IF_ERROR(write_all(out, {piece, blocks}, file));
   set_bypass(out, false);
   return write_all(out, {piece + blocks, filled - blocks}, file);
+}
+
+/// Writes pieces through the cache, which never has more than kSyncedBytes of them.
+Status write_synced_pieces(const Descriptor& out, std::span<const std::span<const std::byte>> parts,
+                           const std::filesystem::path& file) {
+  size_t unsynced = 0;
+  for (auto part : parts) {
+    while (!part.empty()) {
+      const size_t count = std::min(part.size(), kPieceBytes);
+      RETURN_IF_ERROR(write_all(out, part.first(count), file));
+      part = part.subspan(count);
+      unsynced += count;
+      if (unsynced < kSyncedBytes) continue;
+      if (::fdatasync(out.get()) != 0) return failed("syncing", file);
+      (void)::posix_fadvise(out.get(), 0, 0, POSIX_FADV_DONTNEED);  // only a hint
+      unsynced = 0;
+    }
+  }
+  return ok();
 }
 
 class SystemFiles final : public FileOps {
@@ -134,6 +157,23 @@ class SystemFiles final : public FileOps {
 
 }  // namespace
 
+CountedBytes::CountedBytes(std::atomic<uint64_t>& count, std::function<void()> after_piece)
+    : count_(count), after_piece_(std::move(after_piece)) {
+  CHECK(counted_here == nullptr, "the bytes of this thread are counted already");
+  counted_here = this;
+}
+
+CountedBytes::~CountedBytes() { counted_here = nullptr; }
+
+void CountedBytes::add(uint64_t bytes) {
+  count_ += bytes;
+  if (after_piece_ != nullptr) after_piece_();
+}
+
+void count_bytes(uint64_t bytes) {
+  if (counted_here != nullptr) counted_here->add(bytes);
+}
+
 FileOps& system_files() {
   static SystemFiles files;
   return files;
@@ -162,8 +202,9 @@ Status write_file_synced(const std::filesystem::path& file,
   if (out.get() < 0) return failed("writing", file);
   size_t num_bytes = 0;
   for (const auto part : parts) num_bytes += part.size();
-  if (cache == PageCache::kBypass && num_bytes >= kBypassBytesMin && set_bypass(out, true)) {
-    RETURN_IF_ERROR(write_pieces(out, parts, file));
+  if (cache == PageCache::kBypass && num_bytes >= kBypassBytesMin) {
+    RETURN_IF_ERROR(set_bypass(out, true) ? write_pieces(out, parts, file)
+                                          : write_synced_pieces(out, parts, file));
   } else {
     for (const auto part : parts) RETURN_IF_ERROR(write_all(out, part, file));
   }
@@ -188,6 +229,7 @@ Status read_in_pieces(const std::filesystem::path& file, PageCache cache,
     if (count < 0 && errno == EINVAL && set_bypass(opened, false)) continue;
     if (count < 0) return failed("reading", file);
     if (count == 0) return ok();
+    count_bytes(static_cast<uint64_t>(count));
     each({piece, static_cast<size_t>(count)});
   }
 }

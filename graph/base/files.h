@@ -4,6 +4,7 @@
 /// Stateless, any thread. Every error has the path and the system's reason.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -44,9 +45,28 @@ Status replace_file(FileOps& files, const std::filesystem::path& file, std::stri
 /// Whether the content of a file goes through the page cache of the system. kBypass needs a quarter
 /// of the CPU time to write a file, and leaves the pages of other files in the cache. It is for
 /// files that are not read soon, such as checkpoints. Files of fewer than kBypassBytesMin bytes,
-/// and file systems that cannot bypass it, use the cache.
+/// and file systems that cannot bypass it, use the cache. There a large file is synced every 32 MiB
+/// and its pages are released, so that it neither fills the cache nor ends in one long sync.
 enum class PageCache : uint8_t { kUse, kBypass };
 inline constexpr size_t kBypassBytesMin = size_t{4} << 20;
+
+/// While it exists, `count` grows by the bytes that its thread writes with write_file_synced() or
+/// reads with read_in_pieces(). So another thread sees that a long write makes progress. After each
+/// piece it calls `after_piece`, which may be empty. One per thread at a time.
+class CountedBytes {
+ public:
+  explicit CountedBytes(std::atomic<uint64_t>& count, std::function<void()> after_piece = {});
+  ~CountedBytes();
+  CountedBytes(const CountedBytes&) = delete;
+  CountedBytes& operator=(const CountedBytes&) = delete;
+  void add(uint64_t bytes);
+
+ private:
+  std::atomic<uint64_t>& count_;
+  const std::function<void()> after_piece_;
+};
+/// Adds to the count of this thread's CountedBytes, if there is one; for fakes of a disk.
+void count_bytes(uint64_t bytes);
 
 /// Creates (readable for all) or replaces `file` with the parts, one after the other, and syncs it.
 Status write_file_synced(const std::filesystem::path& file,

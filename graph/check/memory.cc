@@ -5,6 +5,7 @@
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
+#include "graph/check/waiting_groups.h"
 #include "graph/frozen.h"
 
 namespace primerl {
@@ -162,6 +163,9 @@ void count_memory(Draft& draft) {
     if (keeps_waiting_cuts(draft, resource))
       resource.memory.push_back({"saved states that wait for checkpoints",
                                  static_cast<double>(kWaitingCutsBytesMax), Sharing::kProcess});
+    if (resource.common.kind == "learner")
+      for (MemoryPart& part : waiting_groups(draft, resource))
+        resource.memory.push_back(std::move(part));
     // No version ever replaces its weights, so it never makes the second set.
     if (has_frozen_weights) std::erase_if(resource.memory, is_optional_part);
   }

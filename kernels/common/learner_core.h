@@ -88,7 +88,8 @@ class LearnerBackend {
   virtual Result<std::vector<float>> measure(size_t slot, const MicroBatch& batch,
                                              bool is_of_reference) = 0;
   /// Clips, and updates the weights at report.learning_rate; fills report.grad_norm. A gradient or
-  /// loss that is NaN or infinite changes nothing: the report says that the step was skipped.
+  /// loss that is NaN or infinite changes nothing, nor does, on the CPU, an update that leaves FP8
+  /// weights without a scale: the report says that the step was skipped.
   /// `adam`: as in Optimizer::update(); null for the numbers of the slot's options.
   virtual Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) = 0;
   /// The sum of squares of the last step's gradient, before the clip, of each trained parameter of

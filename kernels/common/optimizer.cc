@@ -1,5 +1,6 @@
 #include "kernels/common/optimizer.h"
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -35,6 +36,18 @@ AdamNumbers numbers_of(const OptimizerOptions& options, const OptimizerRules& ru
           .epsilon = rules.epsilon,
           .weight_decay = options.weight_decay,
           .max_norm = options.max_norm};
+}
+
+// A step within these bounds is finite: an update of AdamW is at most kSmallRate times a moment of
+// kSmall / 1e-7, divided by kEpsilonMin, that is 1e37.
+constexpr double kSmall = 1e12, kSmallRate = 1e6, kEpsilonMin = 1e-12;
+constexpr double kBetaMax = 1 - 1e-7;
+
+/// False if one is NaN.
+bool all_small(const at::Tensor& values) {
+  if (!values.defined() || values.numel() == 0) return true;
+  const auto [least, greatest] = at::aminmax(values);
+  return least.item<double>() >= -kSmall && greatest.item<double>() <= kSmall;
 }
 
 /// The first elements of each dimension.
@@ -126,6 +139,31 @@ Status Optimizer::update(TrainReport& report, const AdamNumbers* adam) {
   }
   const bool clips = numbers_.max_norm > 0 && report.grad_norm > numbers_.max_norm;
   return step(report.learning_rate, clips ? numbers_.max_norm / report.grad_norm : 1.0);
+}
+
+bool Optimizer::may_overflow(double lr, const AdamNumbers* adam) const {
+  const AdamNumbers& numbers = adam != nullptr ? *adam : own_numbers_;
+  const bool has_adamw = std::ranges::any_of(
+      plan_.parts, [](const UpdatePart& part) { return part.rule == UpdateRule::kAdamw; });
+  if (has_adamw &&
+      (numbers.epsilon < kEpsilonMin || numbers.beta1 > kBetaMax || numbers.beta2 > kBetaMax))
+    return true;
+  return lr > kSmallRate || numbers.weight_decay > kSmallRate || !all_small(buffers_.weights) ||
+         !all_small(buffers_.gradients) || !all_small(states_[0]) || !all_small(states_[1]);
+}
+
+Optimizer::Undo Optimizer::undo() const {
+  Undo undo{buffers_.weights.clone(), {}, num_steps_};
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (states_[i].defined()) undo.states[i] = states_[i].clone();
+  return undo;
+}
+
+void Optimizer::restore(const Undo& undo) {
+  buffers_.weights.copy_(undo.weights);
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (states_[i].defined()) states_[i].copy_(undo.states[i]);
+  num_steps_ = undo.num_steps;
 }
 
 Status Optimizer::step(double lr, double gradient_scale) {

@@ -78,6 +78,19 @@ class Optimizer {
   /// `adam`: the other numbers of this step, instead of those of the options; null: those.
   Status update(TrainReport& report, const AdamNumbers* adam = nullptr);
 
+  /// Whether update() with this rate may leave the range of fp32. It compares the greatest
+  /// magnitudes of weights, gradients and moments with bounds that no usual step comes near; within
+  /// them every rule stays finite.
+  bool may_overflow(double lr, const AdamNumbers* adam) const;
+  /// Copies, on their device, of all that update() changes.
+  struct Undo {
+    at::Tensor weights;
+    std::array<at::Tensor, 2> states;
+    int64_t num_steps = 0;
+  };
+  Undo undo() const;
+  void restore(const Undo& undo);
+
   /// Copies of the state's arrays on the host. The next call reuses memory that was released.
   std::vector<WeightTensor> copy_state();
   /// Content of state.json.

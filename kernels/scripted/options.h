@@ -53,7 +53,7 @@ struct ScriptedLearnerOptions : LearnerOptions {
   Duration token_cost = Duration::microseconds(20);       // per token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
   /// How long a checkpoint is being written: by the virtual clock, or by the real one when another
-  /// thread writes it.
+  /// thread writes it, as if by a slow disk.
   Duration save_time;
   std::string device_fault_file;  // as in ScriptedEngineOptions
   double loss_shift = 0;          // relative change of the reported loss

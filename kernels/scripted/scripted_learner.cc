@@ -93,9 +93,11 @@ class ScriptedLearner final : public Learner {
    public:
     Image(const ScriptedLearnerOptions& options, const Trained& trained)
         : options_(options), trained_(trained) {}
-    /// For a writer's thread: lasts save_time.
+    /// For a writer's thread: a slow disk, which writes a byte now and then for save_time.
     Status write(const fs::path& folder) const override {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(options_.save_time.to_nanoseconds()));
+      constexpr int64_t kByte = 50'000'000;
+      for (auto left = options_.save_time.to_nanoseconds(); left > 0; left -= kByte, count_bytes(1))
+        std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(left, kByte)));
       return write_now(folder);
     }
     Status write_now(const fs::path& folder) const;

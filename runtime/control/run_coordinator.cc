@@ -176,6 +176,7 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
   const uint32_t incarnation = member.incarnation;
   member = Member();
   member.incarnation = incarnation + 1;
+  idle_since_.reset();
   quiet_steps_.reset();  // counts that the dead process did not answer are requested again
   notify_peers(process, Payload::of(PeerDown{process.value, incarnation}));
   return member.incarnation;
@@ -236,6 +237,8 @@ void RunCoordinator::count(ProcessId from, const GroupsCounted& counted, Time no
     in_flight += member.counted->in_flight;
     is_idle = is_idle && member.counted->is_idle;
   }
+  if (!is_idle || std::exchange(counted_steps_, steps) != steps) idle_since_.reset();
+  if (is_idle && !idle_since_) idle_since_ = now;
   const bool is_quiet = is_idle && in_flight == 0;
   if (is_quiet && quiet_steps_ == steps) {
     phase_ = Phase::kEnding;
@@ -249,6 +252,9 @@ void RunCoordinator::count(ProcessId from, const GroupsCounted& counted, Time no
 Status RunCoordinator::tick(Time now) {
   if (next_round_ && now >= *next_round_) begin_round();
   if (members_.size() < 2 || (phase_ != Phase::kRunning && phase_ != Phase::kDraining)) return ok();
+  if (phase_ == Phase::kDraining && idle_since_ && now - *idle_since_ >= plan_.settings.drain_max)
+    return with_stalls(error(Code::kDeadline, "the run has not drained within {}",
+                             to_string(plan_.settings.drain_max)));
   const auto still_max = plan_.settings.stall_after;
   bool is_waiting = false, has_alarm = false;
   for (const Member& member : members_) {
@@ -258,8 +264,11 @@ Status RunCoordinator::tick(Time now) {
   }
   // All processes wait only for timers, or for tenants that join: that is not a stall.
   if ((has_alarm || is_served_) && !is_waiting) return ok();
-  auto stalled = error(Code::kDeadline, "no step and no sign of life for {} in any process",
-                       to_string(still_max));
+  return with_stalls(error(Code::kDeadline, "no step and no sign of life for {} in any process",
+                           to_string(still_max)));
+}
+
+Error RunCoordinator::with_stalls(Error stalled) const {
   for (size_t i = 0; i < members_.size(); ++i)
     if (!members_[i].beat.stall.empty())
       (void)std::move(stalled).note(

@@ -13,8 +13,10 @@
 /// actor group is made. No actor group of a recovered run resumes before all have followed their
 /// records. A drain is over when two successive counts find every actor group idle, no message in
 /// flight, and no step between the two counts. The counts are summed over all processes, so a
-/// message that is sent during one count shows in the next. A run of one process has no connections
-/// and detects its end itself: it gets only StartRun.
+/// message that is sent during one count shows in the next. If all groups are idle for drain_max
+/// and messages are still in flight, the run fails; a group that stays busy is reported by its
+/// process. A run of one process has no connections and detects its end itself: it gets only
+/// StartRun.
 ///
 /// A state machine: no thread, no clock, no socket. The owner passes it every message with its
 /// time, and sends the messages that it emits. Not thread-safe.
@@ -102,6 +104,8 @@ class RunCoordinator {
   int64_t run_time_ns(Time now) const;
   void count(ProcessId from, const GroupsCounted& counted, Time now);
   void begin_round();
+  /// The tables of a run that makes no progress.
+  Error with_stalls(Error stalled) const;
   template <class Done>
   bool all(const Done& done) const;
   template <Message T>
@@ -126,6 +130,8 @@ class RunCoordinator {
   uint64_t round_ = 0;
   std::optional<uint64_t> quiet_steps_;  // steps at the last count, if all groups were idle
   std::optional<Time> next_round_;
+  uint64_t counted_steps_ = 0;      // at the last count
+  std::optional<Time> idle_since_;  // since then every count found all groups idle, and no step
 };
 
 /// Checks that every message of a cleanly ended run is accounted for, edge by edge.

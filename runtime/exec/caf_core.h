@@ -76,6 +76,7 @@ class CafExecutor::Core final : private CellOwner {
   bool has_own_thread(GroupId group) const { return setup_.plan->group(group).own_thread; }
 
   // caf_watch.cc, and watch_slots() in caf_tenants.cc: on the timer thread
+  void watch_saves(Time now);
   void watch_slots(Time now);
   void watch();
   void watch_handlers(Time now, bool is_draining);
@@ -162,6 +163,8 @@ class CafExecutor::Core final : private CellOwner {
   uint64_t last_steps_ = 0;
   Time last_activity_;
   Time last_change_;
+  uint64_t last_bytes_saved_ = 0;
+  Time last_saved_;  // when the bytes grew
   DrainDetector drain_;
   std::map<GroupId, FollowedStep> followed_;
   std::map<TenantSlot, int64_t> num_abandoned_;  // key none: shared by all tenants

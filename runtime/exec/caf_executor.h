@@ -11,11 +11,14 @@
 /// recorded end.
 ///
 /// Order at the end: timers stop, every group is destroyed on its own thread, the ledger is
-/// collected, the CAF actors are released, the threads are joined. If a thread does not return
+/// collected, the CAF actors are released, the threads are joined. A drain that lasts longer than
+/// drain_max, counted from the last byte of a checkpoint, is a stall. If a thread does not return
 /// within drain_max, the outcome names it. Everything that thread may still touch is then kept
 /// until the process ends, which should be soon (has_lost_threads).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -61,6 +64,9 @@ struct CafExecutorSetup {
                             // thread; null: no cuts
   OtherProcesses* others = nullptr;  // must stay valid while the executor exists; null: this
                                      // process is the whole run
+  /// Bytes that this process has written beside its groups: checkpoints. A drain lasts longer than
+  /// drain_max while it grows. Must stay valid while the executor exists; null: nothing is written.
+  const std::atomic<uint64_t>* bytes_saved = nullptr;
   /// Incarnations of the other processes, by ProcessId, if they differ from `incarnation`.
   std::vector<std::pair<uint32_t, uint32_t>> peer_incarnations{};
 };

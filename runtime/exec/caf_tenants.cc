@@ -79,6 +79,7 @@ void CafExecutor::Core::watch_slots(Time now) {
     for (const TenantSlot slot : num_abandoned_of_left_) num_abandoned_.erase(slot);
     num_abandoned_of_left_.clear();
     for (auto& [slot, drain] : slot_drains_) {
+      drain.deadline = std::max(drain.deadline, last_saved_ + setup_.plan->settings.drain_max);
       if (now >= drain.deadline && !std::exchange(drain.is_late, true))
         for (auto* cell : here_)
           if (cell->group().concerns(slot)) cell->set_aside(slot);

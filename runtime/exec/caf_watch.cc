@@ -29,10 +29,20 @@ void CafExecutor::Core::watch() {
     return;
   }
   if (!is_live) return watch_record(now);
+  watch_saves(now);
   watch_slots(now);
   watch_handlers(now, phase == Phase::kDraining);
   watch_stall(now);
   if (phase == Phase::kDraining) watch_drain(now);
+}
+
+/// A long write has no steps. Its bound is the trainer's save_max.
+void CafExecutor::Core::watch_saves(Time now) {
+  if (setup_.bytes_saved == nullptr) return;
+  const uint64_t bytes = setup_.bytes_saved->load();
+  if (bytes == last_bytes_saved_) return;
+  last_bytes_saved_ = bytes;
+  last_saved_ = now;
 }
 
 /// A handler that runs apart may last as long as its tenant's environment_timeout.
@@ -175,7 +185,9 @@ void CafExecutor::Core::watch_drain(Time now) {
       return end(drained_end, ok());
   }
   const auto limit = setup_.plan->settings.drain_max;
-  if (now - since < limit) return;
+  if (now - std::max(since, last_saved_) < limit) return;
+  // The other processes may be busy. If messages to them were lost, the control plane finds out.
+  if (setup_.others != nullptr && status().is_idle) return;
   auto report = make_stall_report(*setup_.plan, *wiring_, views(), now);
   auto status = error(Code::kDeadline, "the run has not drained within {}", to_string(limit));
   end(RunEnd::kStalled, std::move(status).note(report.text()), std::move(report));

@@ -27,8 +27,8 @@ class SlotDrain {
  public:
   /// True: the slot has drained here.
   bool is_over(std::span<const SlotCounts> groups);
-  /// drain_max after the order. Then actors that still wait count as idle: a message of theirs was
-  /// lost with a fault.
+  /// drain_max after the order, and after the last byte of a checkpoint. Then actors that still
+  /// wait count as idle: a message of theirs was lost with a fault.
   Time deadline;
   bool is_late = false;  // the groups were told
 

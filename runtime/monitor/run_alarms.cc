@@ -69,9 +69,8 @@ std::string_view to_string(AlarmKind kind) {
 std::string_view AlarmChange::advice() const {
   switch (kind) {
     case AlarmKind::kEntropyCollapse:
-      return "If the reward is not at its maximum, the policy has stopped to explore: resume from "
-             "an "
-             "earlier checkpoint with a lower optimizer.lr, a higher sampling.temperature or a "
+      return "If the reward is not at its maximum, the policy has stopped exploring: resume from "
+             "an earlier checkpoint with a lower optimizer.lr, a higher sampling.temperature or a "
              "higher loss.clip_high.";
     case AlarmKind::kMismatchKl:
       return "Lower max_off_policy_steps or optimizer.lr. If it is high without staleness, engine "

@@ -140,6 +140,7 @@ class WorkerHost {
   std::unique_ptr<Log> log_;
   std::unique_ptr<WorkerCuts> cuts_;  // null if no cuts are made
   std::atomic<RunMember*> member_{nullptr};
+  std::atomic<uint64_t> bytes_saved_{0};  // by the writers of learners
   WeightStreams weight_streams_;
   std::unique_ptr<PeerConnections> connections_;  // null for a run of one process
 };
@@ -323,9 +324,13 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   auto factory = resource_factory(std::move(backends).value());
   factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
-  factory = writing_factory(std::move(factory), [this](TenantSlot tenant) {
-    if (cuts_ != nullptr) cuts_->gradients_discarded(tenant);
-  });
+  factory = writing_factory(
+      std::move(factory),
+      [this](TenantSlot tenant) {
+        if (cuts_ != nullptr) cuts_->gradients_discarded(tenant);
+      },
+      &bytes_saved_);
+  setup.bytes_saved = &bytes_saved_;
   setup.factory = metering_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {

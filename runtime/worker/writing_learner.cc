@@ -4,21 +4,71 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "graph/base/files.h"
+#include "runtime/worker/writer_pace.h"
+
 namespace primerl {
 namespace {
 
 constexpr int kWriterNice = 19;  // the lowest priority: 1.5 % of a core that others want too
 
+/// Counts the bytes of one checkpoint on the thread that writes it, and pauses after each piece
+/// (writer_pace.h).
+class PacedBytes {
+ public:
+  PacedBytes(std::atomic<uint64_t>& bytes, const CoreWaits& waits,
+             const std::atomic<bool>& is_computing)
+      : waits_(waits), is_computing_(is_computing), counted_(bytes, [this] { after_piece(); }) {}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void after_piece() {
+    const auto waited = waits_.read();
+    const Duration lasted = Duration::nanoseconds(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since_).count());
+    if (waited && waited_) {
+      const Duration pause = pace_.pause_after(lasted, *waited - *waited_, is_computing_);
+      if (pause > Duration())
+        std::this_thread::sleep_for(std::chrono::nanoseconds(pause.to_nanoseconds()));
+    }
+    waited_ = waits_.read();
+    since_ = Clock::now();
+  }
+
+  const CoreWaits& waits_;
+  const std::atomic<bool>& is_computing_;
+  WriterPace pace_;
+  std::optional<Duration> waited_ = waits_.read();
+  Clock::time_point since_ = Clock::now();
+  CountedBytes counted_;
+};
+
+/// Sets a flag while it exists.
+class Computing {
+ public:
+  explicit Computing(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~Computing() { flag_ = false; }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
 class WritingLearner final : public Learner {
  public:
-  WritingLearner(std::shared_ptr<Learner> learner, GradientsDiscarded discarded)
-      : learner_(std::move(learner)), discarded_(std::move(discarded)) {}
+  WritingLearner(std::shared_ptr<Learner> learner, GradientsDiscarded discarded,
+                 std::atomic<uint64_t>* bytes)
+      : learner_(std::move(learner)), discarded_(std::move(discarded)), bytes_(bytes) {}
   ~WritingLearner() override {
     {
       const std::lock_guard lock(mutex_);
@@ -36,6 +86,7 @@ class WritingLearner final : public Learner {
   }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     return learner_->step(batch, stop);
   }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
@@ -70,15 +121,18 @@ class WritingLearner final : public Learner {
   std::optional<Result<TrainReport>> step_queued(std::shared_ptr<const TrainBatch> batch,
                                                  uint64_t number,
                                                  const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     return learner_->step_queued(std::move(batch), number, stop);
   }
   Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     const Watch end(*this, batch.tenant);
     return learner_->accumulate(batch, stop);
   }
   std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
                                                       uint64_t work_call,
                                                       const StopRequested& stop) override {
+    const Computing computing(is_computing_);
     const Watch end(*this, batch->tenant);
     return learner_->accumulate_queued(std::move(batch), work_call, stop);
   }
@@ -160,6 +214,9 @@ class WritingLearner final : public Learner {
 
   const std::shared_ptr<Learner> learner_;
   const GradientsDiscarded discarded_;
+  std::atomic<uint64_t>* const bytes_;  // may be null
+  std::atomic<uint64_t> own_bytes_ = 0;
+  std::atomic<bool> is_computing_ = false;  // a step or a part of one runs
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -241,6 +298,7 @@ void WritingLearner::write() {
   // The step gets the cores. Without this the writer delays it by its whole CPU time if the compute
   // threads use all cores. An error changes nothing but that.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
+  const CoreWaits waits;
   while (true) {
     Writing next;
     {
@@ -250,7 +308,11 @@ void WritingLearner::write() {
       next = std::move(queue_.front());
       queue_.pop_front();
     }
-    Status end = written(next);
+    Status end;
+    {
+      const PacedBytes paced(bytes_ != nullptr ? *bytes_ : own_bytes_, waits, is_computing_);
+      end = written(next);
+    }
     next.image.reset();  // frees the copy before the next one is made
     std::function<void()> wake;
     {
@@ -267,17 +329,19 @@ void WritingLearner::write() {
 }  // namespace
 
 std::shared_ptr<Learner> make_writing_learner(std::shared_ptr<Learner> learner,
-                                              GradientsDiscarded discarded) {
-  return std::make_shared<WritingLearner>(std::move(learner), std::move(discarded));
+                                              GradientsDiscarded discarded,
+                                              std::atomic<uint64_t>* bytes) {
+  return std::make_shared<WritingLearner>(std::move(learner), std::move(discarded), bytes);
 }
 
-ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded) {
-  return [make = std::move(make), discarded = std::move(discarded)](
+ResourceFactory writing_factory(ResourceFactory make, GradientsDiscarded discarded,
+                                std::atomic<uint64_t>* bytes) {
+  return [make = std::move(make), discarded = std::move(discarded), bytes](
              const Plan& plan, int32_t index) -> Result<std::shared_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (auto learner = std::dynamic_pointer_cast<Learner>(*made))
-      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner), discarded));
+      return std::shared_ptr<Resource>(make_writing_learner(std::move(learner), discarded, bytes));
     return made;
   };
 }

@@ -108,9 +108,9 @@ TEST_F(EngineVersions, AnUpdateIsAnsweredWhenTheEngineHasPreparedIt) {
   publish(0);
   engine.preparations_needed = 2;
   ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
-  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  ASSERT_TRUE(decode.advance(prepared_retry(1)).ok());
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
-  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  ASSERT_TRUE(decode.advance(prepared_retry(2)).ok());
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), SizeIs(1));
   EXPECT_EQ(engine.num_preparations, 3);
   EXPECT_FALSE(decode.timer("weights").has_value());
@@ -120,10 +120,27 @@ TEST_F(EngineVersions, AnEngineThatIsNeverPreparedAppliesAnUpdateAsItIs) {
   publish(0);
   engine.preparations_needed = kPreparationsMax + 1;
   ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
-  for (int i = 1; i < kPreparationsMax; ++i) ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  Duration waited;
+  for (int i = 1; i < kPreparationsMax; ++i) {
+    waited = waited + prepared_retry(i);
+    ASSERT_TRUE(decode.advance(prepared_retry(i)).ok());
+    ASSERT_EQ(engine.num_preparations, i + 1);
+  }
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
-  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  ASSERT_TRUE(decode.advance(prepared_retry(kPreparationsMax)).ok());
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), SizeIs(1));
+  EXPECT_GT(waited, Duration::seconds(50));
+  EXPECT_LT(waited, Duration::seconds(60));
+}
+
+TEST_F(EngineVersions, ADrainEndsTheQuestionsToAnEngineThatIsNotPrepared) {
+  publish(0);
+  engine.preparations_needed = kPreparationsMax + 1;
+  ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  ASSERT_TRUE(decode.drain().ok());
+  ASSERT_TRUE(decode.advance(Duration::seconds(60)).ok());
+  EXPECT_EQ(engine.num_preparations, 1);
+  EXPECT_FALSE(decode.timer("weights").has_value());
 }
 
 /// A channel whose versions arrive when the test says so.

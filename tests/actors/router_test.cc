@@ -49,6 +49,23 @@ TEST_F(RouterStory, HoldsAsManyAsMayBeInFlightAndLetsTheRestWait) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
+/// In supervised training no rollout is in flight: the requests are those of a teacher.
+TEST_F(RouterStory, ATeacherMayHaveMoreRequestsThanWaitHere) {
+  auto tenant = testing::a_tenant();
+  tenant.inflight_max = 0;
+  router.set_tenants({tenant});
+  for (uint64_t i = 0; i < 63; ++i) ask(a_request(i, i));
+  EXPECT_FALSE(router.is_paused("generate"));
+  ask(a_request(63, 63));
+  EXPECT_TRUE(router.is_paused("generate")) << "64 wait here, whatever the teacher's requests_max";
+  ask(a_request(64, 64));  // waits in its edge
+  ready();
+  while (!router.idle()) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_FALSE(router.is_paused("generate"));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(65));
+  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
+}
+
 TEST_F(RouterStory, AcceptsRequestsAgainWhenAWaitingOneHasLeft) {
   auto one = testing::a_tenant();
   one.inflight_max = 70;

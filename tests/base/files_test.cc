@@ -143,6 +143,25 @@ double cached_part(const fs::path& file) {
   return static_cast<double>(num_cached) / static_cast<double>(pages.size());
 }
 
+TEST(CountedBytes, AreThoseThatTheThreadWritesAndReads) {
+  const ScratchFolder folder;
+  const fs::path file = folder.path() / "file";
+  const std::string bytes = some_bytes(kBypassBytesMin + 17);
+  std::atomic<uint64_t> count = 0;
+  for (const PageCache cache : {PageCache::kUse, PageCache::kBypass}) {
+    count = 0;
+    {
+      const CountedBytes counted(count);
+      ASSERT_TRUE(write_in_two(file, bytes, cache).ok());
+      EXPECT_EQ(count, bytes.size());
+      ASSERT_TRUE(read_in_pieces(file, cache, [](std::span<const std::byte>) {}).ok());
+      EXPECT_EQ(count, 2 * bytes.size());
+    }
+    ASSERT_TRUE(write_in_two(file, bytes, cache).ok());
+    EXPECT_EQ(count, 2 * bytes.size()) << "they are not counted any more";
+  }
+}
+
 TEST(ALargeFile, LeavesNoPagesInTheCacheIfItBypassesIt) {
   const ScratchFolder folder;
   struct statfs about {};

@@ -323,6 +323,31 @@ TEST(RunCoordinator, NamesTheEdgesOfADrainThatStandsStill) {
                                                             stage.plan_.edges.front().name)));
 }
 
+TEST(RunCoordinator, ADrainFailsWhenMessagesInFlightDoNotArrive) {
+  Stage stage(2);
+  stage.plan_.settings.drain_max = Duration::seconds(20);
+  stage.bring_up();
+  ASSERT_TRUE(stage.coordinator_->drain("enough", 0));
+  uint64_t round = 0, steps = 5;
+  const auto look = [&](Duration later, bool is_idle) {
+    stage.now = stage.now + later;
+    ++round;
+    EXPECT_TRUE(stage.say(0, stage.counted(round, steps, true, 1)).ok());
+    EXPECT_TRUE(stage.say(1, stage.counted(round, 3, is_idle, 0)).ok());
+    stage.now = stage.now + Duration::seconds(1);
+    return stage.coordinator_->tick(stage.now);  // it counts again
+  };
+  // One process writes a checkpoint that lasts longer than drain_max.
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(look(Duration::seconds(15), false).ok());
+  EXPECT_TRUE(look(Duration::seconds(15), true).ok());
+  ++steps;  // a message has arrived
+  EXPECT_TRUE(look(Duration::seconds(15), true).ok());
+  EXPECT_TRUE(look(Duration::seconds(15), true).ok());
+  const Status late = look(Duration::seconds(15), true);
+  ASSERT_FALSE(late.ok());
+  EXPECT_THAT(late.error().text(), HasSubstr("the run has not drained within 20s"));
+}
+
 TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
   Stage stage(3);
   stage.bring_up();

@@ -55,6 +55,34 @@ TEST(CtrlC, TheFirstDrainsAndWritesACheckpoint) {
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
 }
 
+/// Interrupts a run whose checkpoints last longer than drain_max.
+void expect_a_slow_checkpoint(std::vector<std::string> words, const fs::path& folder) {
+  for (const char* setting : {"resource.learner.save_time=\"4s\"", "graph.drain_max=\"1500ms\"",
+                              "tenant.main.environment_timeout=\"1s\""})
+    words.insert(words.end(), {"--set", setting});
+  Program run(words, {"XDG_RUNTIME_DIR=" + folder.parent_path().string()});
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_EQ(run_end(folder), "interrupted");
+  const auto last = std::to_string(*lines_of(folder / "metrics.jsonl").back().get_int("step"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
+}
+
+TEST(CtrlC, TheDrainWaitsForACheckpointOnASlowDisk) {
+  ScratchFolder scratch;
+  expect_a_slow_checkpoint(endless_run(scratch.path() / "run"), scratch.path() / "run");
+}
+
+TEST(CtrlC, AllProcessesWaitForTheCheckpointOfOne) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  expect_a_slow_checkpoint({"primerl-graph", "run", source_path("tests/cli/graphs/split.toml"),
+                            "--out", folder.string(), "--max-steps", "1000000000"},
+                           folder);
+}
+
 TEST(CtrlC, SaysHowToResumeAndTheCommandDoes) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "a run's";

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <mutex>
 
@@ -27,10 +29,12 @@ class CafExecutorTest : public testing::Test {
     setup.plan = std::move(plan);
     setup.process_services = &process_services_;
     setup.factory = conformance_factory();
+    setup.bytes_saved = &bytes_saved_;
     executor_ = std::make_unique<CafExecutor>(std::move(setup));
     return executor_->start();
   }
   TestHostServices process_services_;
+  std::atomic<uint64_t> bytes_saved_ = 0;
   std::unique_ptr<CafExecutor> executor_;
 };
 
@@ -159,6 +163,25 @@ TEST_F(CafExecutorTest, NamesTheHandlerThatDoesNotStop) {
   ASSERT_FALSE(outcome.status.ok());
   EXPECT_THAT(outcome.status.error().message(), HasSubstr("'answerer' handles a 'Number'"));
   EXPECT_TRUE(executor_->has_lost_threads());
+}
+
+TEST_F(CafExecutorTest, DrainsLongerThanDrainMaxWhileACheckpointIsWritten) {
+  Gate::get().close();
+  ASSERT_TRUE(
+      start(conformance_plan(conversation(10, "answerer", "stick_at = 0"), "drain_max = \"1s\""))
+          .ok());
+  Gate::get().wait_for(1);
+  executor_->request_drain();
+  auto ended = std::async(std::launch::async, [this] { return executor_->wait(); });
+  // Each wait lasts a part of drain_max, and all of them twice as long.
+  for (int i = 0; i < 200; ++i) {
+    ++bytes_saved_;
+    ASSERT_EQ(ended.wait_for(std::chrono::milliseconds(10)), std::future_status::timeout);
+  }
+  Gate::get().open();
+  const auto outcome = ended.get();
+  EXPECT_EQ(outcome.end, RunEnd::kInterrupted);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error().text();
 }
 
 TEST_F(CafExecutorTest, RunsOtherHostsWhileOneBlocks) {

@@ -282,5 +282,27 @@ TEST(SupervisedGraph, HasNoCurriculum) {
               HasSubstr("'curriculum' of tenant 'main' has no effect: supervised examples"));
 }
 
+/// The edges of supervised data are counted as full, those of rollouts by the gate.
+TEST(TeacherGraph, GroupsOfExamplesThatWaitAreInTheMemoryPlan) {
+  const auto waiting_bytes = [](const std::string& text) {
+    const auto graph = taught(text);
+    CHECK(graph.plan != nullptr, taught_faults(taught(text)));
+    double bytes = 0;
+    for (const PlanResource& resource : graph.plan->resources)
+      for (const MemoryPart& part : resource.memory)
+        if (part.what.find("that wait for the trainer") != std::string::npos) bytes += part.bytes;
+    return bytes;
+  };
+  EXPECT_EQ(waiting_bytes(kTaught + kTeacher + kTwoModels), 0);
+  const std::string supervised =
+      "include = [\"primerl:sft\"]\n[graph]\nname = \"sft\"\n[tenant.main]\nenvironment = { name = "
+      "\"reverse_text\" }\ngroup_size = 2\nbatch_size = 4\nseq_len = 32\n";
+  const std::string top_k = "teacher = { model = \"big\", top_k = 4 }\nloss = { kind = \"gkd\" }\n";
+  // 64 groups of 2 examples of 32 tokens of 13 bytes.
+  EXPECT_EQ(waiting_bytes(supervised + "[model.policy]\npath = \"model\"\n"), 64 * 2 * 32 * 13);
+  // The same to the teacher; after it a token also has 4 bytes, and 8 of each likeliest token.
+  EXPECT_EQ(waiting_bytes(supervised + top_k + kTwoModels), 64 * 2 * 32 * (13 + 13 + 4 + 4 * 8));
+}
+
 }  // namespace
 }  // namespace primerl::testing

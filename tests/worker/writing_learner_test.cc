@@ -8,10 +8,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <future>
 #include <mutex>
+#include <thread>
 
 #include "kernels/scripted/scripted_learner.h"
+#include "runtime/worker/writer_pace.h"
 #include "tests/actors/fakes.h"
 #include "tests/store/scratch_folder.h"
 
@@ -191,6 +194,45 @@ TEST(AWritingLearnerOfAClient, TellsOfGradientsThatNoStepUses) {
   EXPECT_FALSE(learner->accumulate(batch, [] { return true; }).ok());
   EXPECT_FALSE(learner->has_open_gradients(kOne));
   EXPECT_EQ(num_told, 2) << "a call that is stopped discards all";
+}
+
+TEST(TheWriterOfALearner, CountsTheBytesThatItWrites) {
+  const ScratchFolder scratch;
+  std::atomic<uint64_t> bytes = 0;
+  const auto learner = make_writing_learner(make_scripted_learner({}).value(), {}, &bytes);
+  ASSERT_TRUE(learner->begin_save({kOne, scratch.path(), Time(), [] { return ok(); }}).ok());
+  while (!learner->end_of_save(kOne, Time())) std::this_thread::yield();
+  uint64_t written = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path()))
+    if (entry.is_regular_file()) written += entry.file_size();
+  EXPECT_GT(written, 0U);
+  EXPECT_EQ(bytes, written);
+}
+
+TEST(WriterPace, PausesWhileAStepWantsTheCores) {
+  const Duration piece = Duration::milliseconds(60), waits = Duration::milliseconds(59);
+  WriterPace pace;
+  EXPECT_EQ(pace.pause_after(piece, waits, true), Duration::milliseconds(180));
+  EXPECT_EQ(pace.pause_after(piece, waits, false), Duration()) << "no step runs";
+  EXPECT_EQ(pace.pause_after(piece, Duration::milliseconds(30), true), Duration())
+      << "the disk is slow, or cores are idle";
+  EXPECT_EQ(pace.pause_after(piece * 100, waits * 100, true), Duration::milliseconds(500));
+}
+
+TEST(WriterPace, ThePausesOfACheckpointHaveABound) {
+  WriterPace pace;
+  Duration sum;
+  for (int i = 0; i < 10'000; ++i)
+    sum += pace.pause_after(Duration::milliseconds(60), Duration::milliseconds(59), true);
+  EXPECT_EQ(sum, kPausesMax);
+}
+
+TEST(CoreWaits, GrowOrAreNotKnown) {
+  const CoreWaits waits;
+  const auto first = waits.read();
+  if (!first) GTEST_SKIP() << "the system does not count them";
+  EXPECT_GE(*first, Duration());
+  EXPECT_GE(*waits.read(), *first);
 }
 
 TEST_F(AWritingLearner, MakesNoSecondCopyOfATenantWhileOneIsWritten) {

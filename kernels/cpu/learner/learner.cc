@@ -1,6 +1,8 @@
 #include "kernels/cpu/learner/learner.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -112,8 +114,20 @@ class CpuBackend final : public LearnerBackend {
     return logprobs;
   }
   Status update(size_t slot, const AdamNumbers* adam, TrainReport& report) override {
-    RETURN_IF_ERROR(trained_[slot].tensors->update(report, adam));
-    return report.skipped ? ok() : round();
+    TrainedTensors& tensors = *trained_[slot].tensors;
+    Optimizer& optimizer = tensors.optimizer();
+    // If the new weights had no FP8 scale, the step is undone. Hardly any step needs the copy.
+    std::optional<Optimizer::Undo> undo;
+    const bool has_scales = own_ != nullptr && own_->has_scales();
+    if (has_scales && optimizer.may_overflow(report.learning_rate, adam)) undo = optimizer.undo();
+    RETURN_IF_ERROR(tensors.update(report, adam));
+    if (report.skipped) return ok();
+    const Status rounded = round();
+    if (rounded.ok() || !undo) return rounded;
+    optimizer.restore(*undo);
+    report.skipped = true;
+    report.skip_reason = "the update is undone: " + std::string(rounded.error().message());
+    return round();
   }
   Result<std::vector<double>> gradient_squares() override {
     return squares_of_parameters(table_, trained_.front().tensors->gradients());

@@ -36,6 +36,7 @@ class TrainedTensors {
   Status update(TrainReport& report, const AdamNumbers* adam = nullptr) {
     return optimizer_->update(report, adam);
   }
+  Optimizer& optimizer() { return *optimizer_; }
 
   /// The weights as views, valid until they change.
   std::vector<WeightTensor> view_weights() const { return view_parameters(table_, weights()); }

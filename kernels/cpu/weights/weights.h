@@ -92,6 +92,8 @@ class DecoderWeights {
   /// In a learner, after its masters changed: rounds the FP8 matrices again. An error names the
   /// tensor that has NaN or infinity.
   Status round();
+  /// Whether round() may fail: some matrices are FP8.
+  bool has_scales() const { return numbers_ == GemmNumbers::kFp8; }
 
   /// [table.count()]: only in a learner.
   at::Tensor& flat() { return flat_; }
