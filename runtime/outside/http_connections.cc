@@ -29,24 +29,11 @@ constexpr uint64_t kWake = UINT64_MAX;
 constexpr uint64_t kFirstListener = UINT64_MAX - 16;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
-std::string head_of(const ClientReply& reply, bool keeps_alive) {
-  std::string head = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
-      reply.status, http_reason(reply.status),
-      reply.content_type.empty() ? kJsonContentType : reply.content_type, reply.body.size());
-  if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
-  if (reply.status == 429 || reply.status == 503)
-    head += fmt::format("Retry-After: {}\r\n", reply.retry_after);
-  if (reply.status == 401) head += "WWW-Authenticate: Bearer\r\n";
-  head += keeps_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
-  return head;
-}
-
 }  // namespace
 
 struct HttpConnections::Connection {
   Number number = 0;
-  Descriptor socket;
+  HttpSocket socket;
   Phase phase = Phase::kIdle;
   uint32_t events = EPOLLIN;  // that epoll reports
   std::optional<Time> deadline;
@@ -55,6 +42,7 @@ struct HttpConnections::Connection {
   std::unique_ptr<HttpReader> reader;                // while a request arrives
   std::string tenant;                                // of its key
   std::optional<uint64_t> request;                   // accepted
+  bool has_begun = false;                            // its TLS handshake
   bool is_admitted = false;
   bool keeps_alive = true;
   bool is_head = false;
@@ -94,22 +82,10 @@ Status HttpConnections::listen(int wake) {
 }
 
 Status HttpConnections::listen_on(const std::string& host, uint16_t port) {
-  const BoundAddress address = bound_address(host, port);
-  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  const auto fault = [&] {
-    const Code code = errno == EADDRINUSE ? Code::kExists : Code::kUnavailable;
-    return error(code, "cannot listen on {}:{}: {}", host, port, std::strerror(errno));
-  };
-  if (socket.get() < 0) return fault();
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (address.family() == AF_INET6)
-    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  if (::bind(socket.get(), address.get(), address.size) != 0) return fault();
-  if (::listen(socket.get(), SOMAXCONN) != 0) return fault();
+  ASSIGN_OR_RETURN(Descriptor socket, listening_socket(host, port));
   const auto bound = port_of(socket.get());
   if (!bound || !register_descriptor(socket.get(), EPOLLIN, kFirstListener + listeners_.size()))
-    return fault();
+    return error(Code::kUnavailable, "cannot listen on {}:{}: no epoll for it", host, port);
   port_ = *bound;
   listeners_.push_back(std::move(socket));
   return ok();
@@ -158,6 +134,8 @@ void HttpConnections::expire() {
 
 Duration HttpConnections::time_limit(Phase phase) const {
   switch (phase) {
+    case Phase::kHandshake:
+      return options_.handshake_timeout;
     case Phase::kIdle:
       return options_.idle_timeout;
     case Phase::kReceiving:
@@ -194,7 +172,7 @@ void HttpConnections::wait_for(Connection& connection, uint32_t events) const {
   epoll_event event{};
   event.data.u64 = connection.number;
   event.events = events;
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.descriptor(), &event);
 }
 
 void HttpConnections::accept_all(int listener) {
@@ -227,9 +205,10 @@ void HttpConnections::add(Descriptor socket) {
   if (!register_descriptor(socket.get(), EPOLLIN, number)) return;
   auto connection = std::make_unique<Connection>();
   connection->number = number;
-  connection->socket = std::move(socket);
+  connection->socket = HttpSocket(std::move(socket));
   Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
-  enter(added, Phase::kIdle);
+  if (tls_ != nullptr) added.socket.encrypt(tls_);
+  enter(added, tls_ != nullptr ? Phase::kHandshake : Phase::kIdle);
 }
 
 void HttpConnections::release(Connection& connection) {
@@ -269,17 +248,33 @@ void HttpConnections::on_event(Number number, uint32_t events) {
       return send(connection);
     case Phase::kDiscarding:
       return discard(connection);
+    case Phase::kHandshake:
+      return handshake(connection);
     case Phase::kIdle:
     case Phase::kReceiving:
       return receive(connection);
   }
 }
 
+void HttpConnections::handshake(Connection& connection) {
+  if (!std::exchange(connection.has_begun, true) && connection.socket.is_plain_client())
+    return refuse(connection, {400, "this port speaks TLS: use https://"});
+  const Transfer made = connection.socket.handshake();
+  if (made.end == Transfer::End::kSome) return enter(connection, Phase::kIdle);
+  wait_or_close(connection, made.end);
+}
+
+/// After a transfer without bytes.
+void HttpConnections::wait_or_close(Connection& connection, Transfer::End end) {
+  if (end == Transfer::End::kClosed) return close(connection);
+  wait_for(connection, end == Transfer::End::kWantsWrite ? EPOLLOUT : EPOLLIN);
+}
+
 void HttpConnections::receive(Connection& connection) {
-  const ssize_t got = ::recv(connection.socket.get(), scratch_.data(), scratch_.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return close(connection);
-  const std::string_view bytes(scratch_.data(), static_cast<size_t>(got));
+  const Transfer got = connection.socket.read(scratch_);
+  if (got.end != Transfer::End::kSome) return wait_or_close(connection, got.end);
+  wait_for(connection, EPOLLIN);
+  const std::string_view bytes(scratch_.data(), got.num_bytes);
   if (connection.received.empty()) return use(connection, bytes);
   connection.received += bytes;
   const std::string all = std::exchange(connection.received, {});
@@ -367,8 +362,7 @@ bool HttpConnections::admit(Connection& connection) {
   connection.num_charged = head.content_length.value_or(0);
   num_bytes_ += connection.num_charged;
   // A new connection has space for these bytes.
-  if (head.expects_continue)
-    (void)::send(connection.socket.get(), kContinue.data(), kContinue.size(), MSG_NOSIGNAL);
+  if (head.expects_continue) (void)connection.socket.write(kContinue);
   return true;
 }
 
@@ -428,7 +422,7 @@ void HttpConnections::begin_reply(Connection& connection, const ClientReply& rep
   num_bytes_ -= connection.num_charged;
   connection.num_charged = reply.body.size() + kReplyHeadBytes;
   num_bytes_ += connection.num_charged;
-  connection.to_send = head_of(reply, connection.keeps_alive);
+  connection.to_send = http_reply_head(reply, connection.keeps_alive);
   if (!connection.is_head) connection.to_send += reply.body;
   connection.num_sent = 0;
   ++num_unsent_;
@@ -438,13 +432,10 @@ void HttpConnections::begin_reply(Connection& connection, const ClientReply& rep
 
 void HttpConnections::send(Connection& connection) {
   while (connection.num_sent < connection.to_send.size()) {
-    const ssize_t sent =
-        ::send(connection.socket.get(), connection.to_send.data() + connection.num_sent,
-               connection.to_send.size() - connection.num_sent, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return wait_for(connection, EPOLLOUT);
-    if (sent <= 0) return close(connection);
-    connection.num_sent += static_cast<size_t>(sent);
+    const Transfer sent =
+        connection.socket.write(std::string_view(connection.to_send).substr(connection.num_sent));
+    if (sent.end != Transfer::End::kSome) return wait_or_close(connection, sent.end);
+    connection.num_sent += sent.num_bytes;
   }
   end_reply(connection);
 }
@@ -458,7 +449,7 @@ void HttpConnections::end_reply(Connection& connection) {
   connection.is_head = false;
   if (!connection.keeps_alive) {
     // Closing with unread bytes would reset the connection, and the reply might be lost.
-    (void)::shutdown(connection.socket.get(), SHUT_WR);
+    connection.socket.end_writing();
     connection.received = {};
     return enter(connection, Phase::kDiscarding);
   }
@@ -470,10 +461,11 @@ void HttpConnections::end_reply(Connection& connection) {
 }
 
 void HttpConnections::discard(Connection& connection) {
-  const ssize_t got = ::recv(connection.socket.get(), scratch_.data(), scratch_.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got > 0) connection.num_discarded += static_cast<size_t>(got);
-  if (got <= 0 || connection.num_discarded >= kDiscardedMax) close(connection);
+  const Transfer got = connection.socket.discard(scratch_);
+  if (got.end == Transfer::End::kWantsRead) return;
+  connection.num_discarded += got.num_bytes;
+  if (got.end == Transfer::End::kClosed || connection.num_discarded >= kDiscardedMax)
+    close(connection);
 }
 
 void HttpConnections::stop() {
@@ -486,7 +478,7 @@ void HttpConnections::stop() {
     const auto found = connections_.find(number);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
-    if (connection.phase == Phase::kIdle) {
+    if (connection.phase == Phase::kIdle || connection.phase == Phase::kHandshake) {
       close(connection);
     } else if (connection.phase == Phase::kWaiting) {
       if (connection.request) accepted_.erase(*connection.request);

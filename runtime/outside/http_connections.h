@@ -23,6 +23,7 @@
 #include "runtime/outside/http_keys.h"
 #include "runtime/outside/http_listener.h"
 #include "runtime/outside/http_reader.h"
+#include "runtime/outside/http_socket.h"
 
 namespace primerl {
 
@@ -42,6 +43,9 @@ class HttpConnections {
   /// For requests whose headers come from now on.
   void set_keys(HttpKeys keys) { keys_ = std::move(keys); }
 
+  /// For connections that come from now on; null: without TLS.
+  void set_tls(TlsContext tls) { tls_ = std::move(tls); }
+
   /// The oldest request that was not accepted yet; from now on it is `request`.
   std::optional<ClientRequest> accept(uint64_t request);
   /// False if the request is not open.
@@ -58,6 +62,7 @@ class HttpConnections {
 
  private:
   enum class Phase : uint8_t {
+    kHandshake,  // of TLS
     kIdle,       // no byte of a request yet
     kReceiving,  // a part of a request
     kWaiting,    // for the reply
@@ -73,6 +78,7 @@ class HttpConnections {
   void add(Descriptor socket);
   void close(Connection& connection);
   void on_event(Number number, uint32_t events);
+  void handshake(Connection& connection);
   void receive(Connection& connection);
   void use(Connection& connection, std::string_view bytes);
   size_t read_request(Connection& connection, std::string_view bytes);
@@ -89,12 +95,14 @@ class HttpConnections {
   void release(Connection& connection);
   void enter(Connection& connection, Phase phase);
   void wait_for(Connection& connection, uint32_t events) const;
+  void wait_or_close(Connection& connection, Transfer::End end);
   void expire();
   Duration time_limit(Phase phase) const;
   int timeout_until_deadline(int most_ms) const;
 
   const HttpListenerOptions options_;
   HttpKeys keys_;
+  TlsContext tls_;
   const HttpDoor door_;
   const Descriptor epoll_;
   std::vector<Descriptor> listeners_;
