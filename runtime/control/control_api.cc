@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kEventStream = "text/event-stream";
 constexpr int kRoundsMax = 16;  // of receive_answers() in one poll()
 
 /// The holder as the listener passes it on: "*", or "alice 1".
@@ -154,6 +155,15 @@ ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
       requests_({.run_folder = run_folder,
                  .reply = [this](uint64_t request,
                                  const ControlRequests::Reply& made) { reply(request, made); },
+                 .stream =
+                     [this](uint64_t request, const std::string& text, bool is_last) {
+                       ClientReply part;
+                       part.request = request;
+                       part.content_type = kEventStream;
+                       part.body = text;
+                       part.has_more = !is_last;
+                       call(reply_call(part));
+                     },
                  .new_token =
                      [this](const TokenHolder& holder) {
                        return rotate_control_token(run_folder_, holder,

@@ -54,6 +54,8 @@ class ControlApi {
 
   /// A start of the run begins; `catalog` must stay valid until the next one.
   void use(const Catalog& catalog) { requests_.use(catalog); }
+  /// `wake` is called when poll() has something to receive; on the listener's thread.
+  void set_wake(std::function<void()> wake) { listener_->set_wake(std::move(wake)); }
   /// Receives requests, and returns the asks for TenantControl. Call it every tick.
   std::vector<CommandInbox::Ask> poll(Time now);
   /// Passes on an answer of TenantControl. False: no request over HTTP asked it.

@@ -1,4 +1,4 @@
-#include "runtime/outside/http_connections.h"
+#include "runtime/outside/http_connection.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,38 +20,14 @@ namespace {
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr int kEventsMax = 256;  // of one wait()
 constexpr int kAcceptsMax = 64;  // of one event
-constexpr size_t kDiscardedMax = size_t{64} << 10;
 constexpr Duration kDiscardFor = Duration::seconds(1);
 constexpr Duration kAcceptAgainAfter = Duration::milliseconds(100);
-constexpr uint64_t kReplyHeadBytes = 512;
 // Numbers of descriptors that are no connection.
 constexpr uint64_t kWake = UINT64_MAX;
 constexpr uint64_t kFirstListener = UINT64_MAX - 16;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
-
-struct HttpConnections::Connection {
-  Number number = 0;
-  HttpSocket socket;
-  Phase phase = Phase::kIdle;
-  uint32_t events = EPOLLIN;  // that epoll reports
-  std::optional<Time> deadline;
-  std::optional<std::list<Number>::iterator> waits;  // in waits_for_client_
-  std::string received;                              // bytes that the reader has not used
-  std::unique_ptr<HttpReader> reader;                // while a request arrives
-  std::string tenant;                                // of its key
-  std::optional<uint64_t> request;                   // accepted
-  bool has_begun = false;                            // its TLS handshake
-  bool is_admitted = false;
-  bool keeps_alive = true;
-  bool is_head = false;
-  uint64_t num_charged = 0;
-  std::string to_send;
-  size_t num_sent = 0;
-  size_t num_discarded = 0;
-  ClientRequest arrived;
-};
 
 HttpConnections::HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door)
     : options_(options),
@@ -145,6 +121,7 @@ Duration HttpConnections::time_limit(Phase phase) const {
     case Phase::kDiscarding:
       return kDiscardFor;
     case Phase::kWaiting:
+    case Phase::kStreaming:
       break;
   }
   return Duration::forever();  // the actor replies in time
@@ -159,9 +136,9 @@ void HttpConnections::enter(Connection& connection, Phase phase) {
   connection.waits.reset();
   connection.phase = phase;
   // Most replies are sent at once: send() asks for EPOLLOUT where it must wait.
-  if (phase != Phase::kSending)
-    wait_for(connection, phase == Phase::kWaiting ? EPOLLRDHUP : EPOLLIN);
-  if (phase == Phase::kWaiting) return;
+  const bool is_actors = phase == Phase::kWaiting || phase == Phase::kStreaming;
+  if (phase != Phase::kSending) wait_for(connection, is_actors ? EPOLLRDHUP : EPOLLIN);
+  if (is_actors) return;
   connection.deadline = steady_now() + time_limit(phase);
   deadlines_.emplace(*connection.deadline, connection.number);
   connection.waits = waits_for_client_.insert(waits_for_client_.end(), connection.number);
@@ -220,7 +197,7 @@ void HttpConnections::release(Connection& connection) {
 void HttpConnections::close(Connection& connection) {
   const Number number = connection.number;
   if (connection.request) {
-    if (connection.phase == Phase::kSending) {
+    if (connection.phase == Phase::kSending && !connection.is_streaming) {
       replied_.emplace_back(*connection.request, false);
     } else {
       accepted_.erase(*connection.request);
@@ -243,6 +220,7 @@ void HttpConnections::on_event(Number number, uint32_t events) {
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close(connection);
   switch (connection.phase) {
     case Phase::kWaiting:
+    case Phase::kStreaming:
       return close(connection);  // EPOLLRDHUP
     case Phase::kSending:
       return send(connection);
@@ -400,72 +378,11 @@ std::optional<ClientRequest> HttpConnections::accept(uint64_t request) {
   return std::exchange(connection.arrived, {});
 }
 
-bool HttpConnections::reply(const ClientReply& reply) {
-  const auto found = accepted_.find(reply.request);
-  if (found == accepted_.end()) return false;
-  Connection& connection = *connections_.at(found->second);
-  accepted_.erase(found);
-  begin_reply(connection, reply);
-  return true;
-}
-
 std::vector<uint64_t> HttpConnections::remove_closed(size_t most) {
   std::vector<uint64_t> removed;
   for (; !closed_.empty() && removed.size() < most; closed_.pop_front())
     removed.push_back(closed_.front());
   return removed;
-}
-
-void HttpConnections::begin_reply(Connection& connection, const ClientReply& reply) {
-  if (is_stopped_) connection.keeps_alive = false;
-  // The request has given its body to the actor.
-  num_bytes_ -= connection.num_charged;
-  connection.num_charged = reply.body.size() + kReplyHeadBytes;
-  num_bytes_ += connection.num_charged;
-  connection.to_send = http_reply_head(reply, connection.keeps_alive);
-  if (!connection.is_head) connection.to_send += reply.body;
-  connection.num_sent = 0;
-  ++num_unsent_;
-  enter(connection, Phase::kSending);
-  send(connection);
-}
-
-void HttpConnections::send(Connection& connection) {
-  while (connection.num_sent < connection.to_send.size()) {
-    const Transfer sent =
-        connection.socket.write(std::string_view(connection.to_send).substr(connection.num_sent));
-    if (sent.end != Transfer::End::kSome) return wait_or_close(connection, sent.end);
-    connection.num_sent += sent.num_bytes;
-  }
-  end_reply(connection);
-}
-
-void HttpConnections::end_reply(Connection& connection) {
-  if (const auto request = std::exchange(connection.request, std::nullopt))
-    replied_.emplace_back(*request, true);
-  --num_unsent_;
-  release(connection);
-  connection.to_send = {};
-  connection.is_head = false;
-  if (!connection.keeps_alive) {
-    // Closing with unread bytes would reset the connection, and the reply might be lost.
-    connection.socket.end_writing();
-    connection.received = {};
-    return enter(connection, Phase::kDiscarding);
-  }
-  enter(connection, Phase::kIdle);
-  if (connection.received.empty()) return;
-  // The next request came with the last one.
-  const std::string next = std::exchange(connection.received, {});
-  use(connection, next);
-}
-
-void HttpConnections::discard(Connection& connection) {
-  const Transfer got = connection.socket.discard(scratch_);
-  if (got.end == Transfer::End::kWantsRead) return;
-  connection.num_discarded += got.num_bytes;
-  if (got.end == Transfer::End::kClosed || connection.num_discarded >= kDiscardedMax)
-    close(connection);
 }
 
 void HttpConnections::stop() {
@@ -480,6 +397,10 @@ void HttpConnections::stop() {
     Connection& connection = *found->second;
     if (connection.phase == Phase::kIdle || connection.phase == Phase::kHandshake) {
       close(connection);
+    } else if (connection.is_streaming) {
+      ClientReply last;
+      last.request = *connection.request;
+      (void)reply(last);
     } else if (connection.phase == Phase::kWaiting) {
       if (connection.request) accepted_.erase(*connection.request);
       connection.request.reset();

@@ -3,7 +3,9 @@
 /// A connection has one request at a time. Every limit is applied before memory is allocated: for a
 /// connection, for headers, for a body. A client that is slow loses its connection at a deadline,
 /// and a client that goes away before its reply is reported. Beyond connections_max, the connection
-/// that has waited longest for its client is closed. Not thread-safe: lives on the I/O thread.
+/// that has waited longest for its client is closed. A reply may come in parts: the client gets
+/// them as chunks, and loses its connection if kStreamBytesMax of them wait for it. Not
+/// thread-safe: lives on the I/O thread.
 #pragma once
 
 #include <deque>
@@ -29,6 +31,8 @@ namespace primerl {
 
 class HttpConnections {
  public:
+  static constexpr size_t kStreamBytesMax = size_t{64} << 10;
+
   HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door = {});
   HttpConnections(const HttpConnections&) = delete;
   HttpConnections& operator=(const HttpConnections&) = delete;
@@ -48,7 +52,7 @@ class HttpConnections {
 
   /// The oldest request that was not accepted yet; from now on it is `request`.
   std::optional<ClientRequest> accept(uint64_t request);
-  /// False if the request is not open.
+  /// False if the request is not open. It stays open after a reply with `has_more`.
   bool reply(const ClientReply& reply);
   /// Accepted requests whose clients have gone before the reply; each is listed once.
   std::vector<uint64_t> remove_closed(size_t most);
@@ -66,7 +70,8 @@ class HttpConnections {
     kIdle,       // no byte of a request yet
     kReceiving,  // a part of a request
     kWaiting,    // for the reply
-    kSending,    // the reply
+    kSending,    // the reply, or a part of it
+    kStreaming,  // for the next part of the reply
     kDiscarding  // what a refused client still sends, so that it reads the refusal
   };
   struct Connection;
@@ -88,6 +93,7 @@ class HttpConnections {
   bool charge_chunks(Connection& connection);
   void refuse(Connection& connection, const HttpRefusal& refusal);
   void begin_reply(Connection& connection, const ClientReply& reply);
+  void send_part(Connection& connection, const ClientReply& reply);
   void send(Connection& connection);
   void end_reply(Connection& connection);
   void discard(Connection& connection);

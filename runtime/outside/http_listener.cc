@@ -143,6 +143,9 @@ class ListeningOutside final : public HttpListener {
         closed_calls_.push_back(order.id);
       else if (order.call.kind == HttpCall::Kind::kAddress)
         give_address(order);
+      else if (order.call.reply.has_more)
+        new_answers_.push_back(
+            {order.id, OutsideEnd::kDone, write_sent(connections_.reply(order.call.reply))});
       else if (connections_.reply(order.call.reply))
         replies_.emplace(request, order.id);
       else

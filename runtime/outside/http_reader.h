@@ -84,5 +84,7 @@ std::string http_reason(int32_t status);
 
 /// The status line and headers of a reply, with the empty line after them.
 std::string http_reply_head(const ClientReply& reply, bool keeps_alive);
+/// A chunk of a reply with `has_more`; an empty one ends the reply.
+std::string http_chunk(std::string_view body);
 
 }  // namespace primerl
