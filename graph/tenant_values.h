@@ -27,7 +27,7 @@ class TenantValues {
   static std::vector<std::string> keys();
   /// Reads text(). kCorrupt: it is another text.
   static Result<TenantValues> read(std::string_view text);
-  /// Of an object of numbers, as a request has it. kInvalid names a key that cannot be set, or a
+  /// Reads an object of numbers, as a request has it. kInvalid names a key that cannot be set, or a
   /// value of another type. The range of a value is checked with the whole table, as in a file.
   static Result<TenantValues> of(const Json& numbers);
 

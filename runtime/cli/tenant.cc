@@ -96,7 +96,9 @@ std::string waits_text(const Json& tenant) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 void print_tenants(const Json& answer) {
-  TextTable table({"tenant", "state", "slot", "number", "step", "reward", "engine", "learner"}, 2);
+  TextTable table({"tenant", "state", "slot", "number", "step", "reward", "staleness", "tokens/s",
+                   "engine", "learner", "promised"},
+                  2);
   std::string notes;
   const Json tenants = member(answer, "tenants");
   if (!tenants.is_array() || tenants.as_array().empty()) {
@@ -106,8 +108,9 @@ void print_tenants(const Json& answer) {
       const std::string name = text_member(tenant, "name");
       table.add({name, text_member(tenant, "state"), number_text(tenant, "slot", 0),
                  number_text(tenant, "number", 0), step_text(tenant),
-                 number_text(tenant, "reward", 3), percent_text(tenant, "engine_share"),
-                 percent_text(tenant, "learner_share")});
+                 number_text(tenant, "reward", 3), number_text(tenant, "staleness", 1),
+                 number_text(tenant, "tokens_per_second", 0), percent_text(tenant, "engine_share"),
+                 percent_text(tenant, "learner_share"), percent_text(tenant, "share")});
       if (const std::string why = text_member(tenant, "why"); !why.empty())
         notes += fmt::format("{}: {}\n", name, first_line(why));
       if (const std::string late = waits_text(tenant); !late.empty())

@@ -215,7 +215,7 @@ void ControlRequests::see_tenant(const Json& tenant) {
   Watched& watched = watched_[name];
   if (watched.tenancy != number_of(tenant)) watched = Watched{number_of(tenant)};
   Json event = Json::object();
-  for (const char* key : {"name", "state", "why", "step", "max_steps", "reward"})
+  for (const char* key : {"name", "state", "why", "step", "max_steps", "reward", "staleness"})
     if (const Json* const value = tenant.find(key); value != nullptr) event.set(key, *value);
   std::string text = event.dump();
   if (text == watched.newest) return;

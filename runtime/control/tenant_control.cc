@@ -63,13 +63,13 @@ double number_in(const std::string& table, std::string_view key) {
 
 }  // namespace
 
-std::vector<std::string> hosted_names(const fs::path& run_folder) {
-  std::vector<std::string> names;
+std::vector<ServedTenant> hosted_tenants(const fs::path& run_folder) {
+  std::vector<ServedTenant> all;
   const auto text = read_text_file(tenants_file(run_folder), kTenantsFileBytesMax);
-  if (!text.ok()) return names;
+  if (!text.ok()) return all;
   const auto json = parse_json(*text, "tenants.json");
   const Json* tenants = json.ok() ? json->find("tenants") : nullptr;
-  if (tenants == nullptr || !tenants->is_array()) return names;
+  if (tenants == nullptr || !tenants->is_array()) return all;
   for (const Json& one : tenants->as_array()) {
     const auto name = one.get_string("name");
     const auto number = one.get_int("number");
@@ -77,8 +77,19 @@ std::vector<std::string> hosted_names(const fs::path& run_folder) {
     HostedTenant tenant;
     tenant.name = *name;
     tenant.tenancy = static_cast<uint32_t>(*number);
-    names.push_back(tenancy_name(named(tenant)));
+    if (const auto table = one.get_string("table"); table.ok()) tenant.table = *table;
+    ServedTenant& served = all.emplace_back(served_tenant(tenant));
+    served.slot = TenantSlot();
+    const auto state = one.get_string("state"), why = one.get_string("why");
+    served.state = state.ok() ? *state : "";
+    served.why = why.ok() ? *why : "";
   }
+  return all;
+}
+
+std::vector<std::string> hosted_names(const fs::path& run_folder) {
+  std::vector<std::string> names;
+  for (ServedTenant& tenant : hosted_tenants(run_folder)) names.push_back(std::move(tenant.name));
   return names;
 }
 

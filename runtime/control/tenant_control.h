@@ -39,8 +39,10 @@ namespace primerl {
 /// The table of a served run, in its folder.
 std::filesystem::path tenants_file(const std::filesystem::path& run_folder);
 
-/// The names in files (tenancy_name()) of the tenants in the table of an earlier start; none if
-/// there is no table, or if it is damaged, which TenantControl::open() reports.
+/// The tenants in the table of an earlier start, without slots; none if there is no table, or if it
+/// is damaged, which TenantControl::open() reports.
+std::vector<ServedTenant> hosted_tenants(const std::filesystem::path& run_folder);
+/// Their names in files (tenancy_name()).
 std::vector<std::string> hosted_names(const std::filesystem::path& run_folder);
 
 /// The tenant as the status of the run shows it. Its steps and share are read from its table.

@@ -83,7 +83,7 @@ class GroupTenants {
   std::map<TenantSlot, SavedSlot> joined_;
   std::map<TenantSlot, uint32_t> left_;  // newest tenancy of free slots that were used
   std::set<TenantSlot> paused_;          // of the plan's tenants
-  /// Of tenants with values that were set: their text, and the tenant without them.
+  /// The text of values that were set, and the tenant without them.
   struct SetValues {
     std::string text;
     std::shared_ptr<const Tenant> before;

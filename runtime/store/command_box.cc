@@ -67,7 +67,7 @@ void CommandInbox::watch() {
 }
 
 std::vector<CommandInbox::Ask> CommandInbox::take() {
-  // What has changed is found below; the events only end the wait.
+  // The events only end the wait: look() finds what has changed.
   std::array<char, 4096> events;
   for (int i = 0; i < kEventReadsMax && watch_.get() >= 0; ++i)
     if (::read(watch_.get(), events.data(), events.size()) <= 0) break;
