@@ -37,10 +37,14 @@ std::string literal(std::string_view key, double value) {
 
 Status check_value(std::string_view key, double value) {
   const bool is_whole = std::isfinite(value) && std::floor(value) == value;
-  if (key == kShare ? value > 0 && value <= 1 : is_whole && std::abs(value) <= kWholeMax)
+  // In a file 0 rollouts in flight mean the node's number, which a tenant may not choose here.
+  if (key == kShare ? value > 0 && value <= 1
+                    : is_whole && value >= (key == "inflight" ? 1 : 0) && value <= kWholeMax)
     return ok();
   return error(Code::kInvalid, "'{}' is {}", key, value)
-      .note(key == kShare ? "it is above 0 and at most 1" : "it is a whole number");
+      .note(key == kShare       ? "it is above 0 and at most 1"
+            : key == "inflight" ? "it is a whole number from 1 on"
+                                : "it is a whole number from 0 on");
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ TEST(TenantValues, AreNumbersOfFewKeys) {
   EXPECT_THAT(fault_of(R"({"inflight": "4"})"), HasSubstr("not a number"));
   EXPECT_THAT(fault_of(R"({"inflight": 4.5})"), HasSubstr("it is a whole number"));
   EXPECT_THAT(fault_of(R"({"inflight": 1e300})"), HasSubstr("it is a whole number"));
+  EXPECT_THAT(fault_of(R"({"inflight": 0})"), HasSubstr("a whole number from 1 on"));
+  EXPECT_THAT(fault_of(R"({"max_off_policy_steps": -1})"), HasSubstr("a whole number from 0 on"));
+  EXPECT_EQ(fault_of(R"({"max_off_policy_steps": 0})"), "");
   EXPECT_THAT(fault_of(R"({"share": 0})"), HasSubstr("above 0 and at most 1"));
   EXPECT_THAT(fault_of(R"({"share": 1.0001})"), HasSubstr("above 0 and at most 1"));
   EXPECT_EQ(fault_of(R"({"share": 1})"), "");
