@@ -194,6 +194,7 @@ void ControlRequests::poll(const Open& open, const RoutedRequest& routed, Time n
   poll.heard = now;
   polls_.push_back(std::move(poll));
   watch_until_ = now + kWatchFor;
+  next_look_ = now;
 }
 
 void ControlRequests::tick(Time now) {

@@ -2,8 +2,7 @@
 /// gives the same asks to TenantControl as `primerl-graph tenant` does, and makes the replies.
 ///
 ///   request -> rate, route, rights, upload rules -> ask "http/N" -> answer -> reply, audit line
-///   events  -> "ls" is asked every 500 ms while a client looks -> each event as a part of the
-///   reply;
+///   events  -> "ls" is asked every 500 ms while a client looks -> parts of a reply, one each time;
 ///              with "after" one reply with all newer ones, at most after 25 s
 ///
 /// A stream of events is in the form of Server-Sent Events. It ends when the tenant has left, and

@@ -192,8 +192,7 @@ const std::vector<ControlRoute>& control_routes() {
        "GET",
        "/v1/tenants/{name}/events",
        "what changes: state, step, reward, as a stream of Server-Sent Events. With 'after' one "
-       "JSON "
-       "reply with all newer events, after at most 25 s",
+       "JSON reply with all newer events, after at most 25 s",
        true,
        false,
        {{"after", "the number of the last event that is known", false},

@@ -209,8 +209,11 @@ Duration TenantControl::time_to_next(Duration most, Time now) const {
 }
 
 void TenantControl::tick(Time now) {
-  for (auto& [slot, drain] : drains_)
-    if (drain.next_at && now >= *drain.next_at) begin_round(slot);
+  for (auto& [slot, drain] : drains_) {
+    if (!drain.next_at || now < *drain.next_at) continue;
+    drain.next_at.reset();
+    begin_round(slot);
+  }
   for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
     auto& [slot, one] = *waiting;
     const HostedTenant* tenant = table_.holder(slot);
