@@ -62,6 +62,7 @@ std::string reply_call(const ClientReply& reply) {
   if (!reply.request_id.empty()) line.set("request_id", reply.request_id);
   if (!reply.content_type.empty()) line.set("content_type", reply.content_type);
   if (reply.retry_after != kRetryAfterSeconds) line.set("retry_after", reply.retry_after);
+  if (reply.has_more) line.set("more", true);
   return joined(line, reply.body);
 }
 
@@ -100,6 +101,9 @@ Result<HttpCall> read_http_call(std::string_view call) {
   if (parts.line.find("retry_after") != nullptr) {
     ASSIGN_OR_RETURN(const int64_t seconds, parts.line.get_int("retry_after"));
     read.reply.retry_after = static_cast<int32_t>(std::clamp<int64_t>(seconds, 0, INT32_MAX));
+  }
+  if (parts.line.find("more") != nullptr) {
+    ASSIGN_OR_RETURN(read.reply.has_more, parts.line.get_bool("more"));
   }
   read.reply.body = parts.body;
   return read;

@@ -3,7 +3,9 @@
 /// A listener is an Outside: the actor asks it, and the record keeps its answers.
 ///
 ///   accept  its answer is the next request of a client; the request has the id of this call
-///   reply   sends the reply to a request; its answer says whether the client got it
+///   reply   sends the reply to a request; its answer says whether the client got it. With "more"
+///           it is a part of the reply, which the client gets at once, and its answer says whether
+///           the client is there; the part without "more" is the last one
 ///   closed  its answer lists requests whose clients have gone
 ///   address its answer is the listener's URL, once that differs from the URL in the call
 ///
@@ -49,6 +51,7 @@ struct ClientReply {
   std::string body;
   std::string content_type = {};             // of the body; empty: JSON
   int32_t retry_after = kRetryAfterSeconds;  // sent with status 429 and 503
+  bool has_more = false;                     // `body` is a part, and another reply follows
 };
 
 /// A call as the listener reads it.

@@ -54,15 +54,15 @@ bool has_free_slot(const JoinedFile& joined, const Plan& planned,
 }
 
 /// Reports edges and resources that need more with the tenant than the graph was planned for.
-void check_planned(const JoinedFile& joined, const Plan& planned, const Plan& plan,
+void check_planned(const std::string& name, Span span, const Plan& planned, const Plan& plan,
                    Diagnostics& diagnostics) {
   CHECK(plan.edges.size() == planned.edges.size(), "a tenant changed the edges of its graph");
   for (size_t i = 0; i < plan.edges.size(); ++i)
     if (plan.edges[i].bound > planned.edges[i].bound)
       diagnostics
-          .error("G096", joined.name_span,
-                 "with tenant '{}' the edge '{}' may have {} messages, but {} were planned",
-                 joined.tenant, plan.edges[i].name, plan.edges[i].bound, planned.edges[i].bound)
+          .error("G096", span,
+                 "with tenant '{}' the edge '{}' may have {} messages, but {} were planned", name,
+                 plan.edges[i].name, plan.edges[i].bound, planned.edges[i].bound)
           .note(
               "limits of the graph bound most amounts; this one also grows with the tenant's "
               "judges or the samples of its evaluations")
@@ -81,11 +81,28 @@ void check_planned(const JoinedFile& joined, const Plan& planned, const Plan& pl
     const double bytes = sum_of(resource.memory), most = memory_of(planned, resource);
     if (bytes > most)
       diagnostics
-          .error("G096", joined.name_span,
-                 "with tenant '{}' {} '{}' needs {:.0f} bytes, but {:.0f} were planned",
-                 joined.tenant, resource.kind, resource.name, bytes, most)
+          .error("G096", span,
+                 "with tenant '{}' {} '{}' needs {:.0f} bytes, but {:.0f} were planned", name,
+                 resource.kind, resource.name, bytes, most)
           .suggest("write a smaller rank, fewer targets of the adapter, or another optimizer");
   }
+}
+
+/// The tenant `name` of a graph that was checked with it; "": it was not read.
+CheckedTenant result_of(CheckedGraph checked, const std::string& name) {
+  checked.diagnostics.sort();
+  CheckedTenant result;
+  if (!name.empty() && checked.plan != nullptr && !checked.diagnostics.has_errors()) {
+    const auto& all = checked.plan->tenants;
+    const auto found = std::ranges::find(all, name, &Tenant::name);
+    CHECK(found != all.end(), "a plan lacks the tenant that was checked");
+    // Its environment and rewards point into the catalog of the plan.
+    result.tenant = std::shared_ptr<const Tenant>(checked.plan, &*found);
+    result.table = tenant_tables(checked.plan->resolved_toml).at(name);
+  }
+  result.sources = std::move(checked.sources);
+  result.diagnostics = std::move(checked.diagnostics);
+  return result;
 }
 
 }  // namespace
@@ -124,21 +141,20 @@ CheckedTenant check_joining_tenant(const std::string& path, const Plan& planned,
       return found.severity == Severity::kError || found.span.source < joined->graph_source;
     });
     if (checked.plan != nullptr)
-      check_planned(*joined, planned, *checked.plan, checked.diagnostics);
+      check_planned(joined->tenant, joined->name_span, planned, *checked.plan, checked.diagnostics);
   }
-  checked.diagnostics.sort();
-  CheckedTenant result;
-  if (joined && checked.plan != nullptr && !checked.diagnostics.has_errors()) {
-    const auto& all = checked.plan->tenants;
-    const auto found = std::ranges::find(all, joined->tenant, &Tenant::name);
-    CHECK(found != all.end(), "a plan lacks the tenant that joined");
-    // Its environment and rewards point into the catalog of the plan.
-    result.tenant = std::shared_ptr<const Tenant>(checked.plan, &*found);
-    result.table = tenant_tables(checked.plan->resolved_toml).at(joined->tenant);
-  }
-  result.sources = std::move(checked.sources);
-  result.diagnostics = std::move(checked.diagnostics);
-  return result;
+  return result_of(std::move(checked), joined ? joined->tenant : "");
+}
+
+CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
+                                   const std::map<std::string, std::string>& present,
+                                   const Catalog& catalog) {
+  Overrides overrides;
+  overrides.may_lack_weights = true;  // they were there when the tenant was admitted
+  CheckedGraph checked = load_graph_text(with_tenant_tables(planned.resolved_toml, present),
+                                         "graph.resolved.toml", ".", overrides, catalog);
+  if (checked.plan != nullptr) check_planned(name, {}, planned, *checked.plan, checked.diagnostics);
+  return result_of(std::move(checked), name);
 }
 
 Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::string_view table,

@@ -38,6 +38,11 @@ CheckedTenant check_joining_tenant(const std::string& path, const Plan& planned,
                                    const std::map<std::string, std::string>& present,
                                    const Overrides& overrides, const Catalog& catalog);
 
+/// The same for a tenant that is there and has another table: `present` has the new one.
+CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
+                                   const std::map<std::string, std::string>& present,
+                                   const Catalog& catalog);
+
 /// The tenant of a table that check_joining_tenant() made, in `slot` as use `tenancy` of it. It
 /// reads no other tenant's table, so every process and every replay makes the same. kInvalid when
 /// the table does not fit the graph; the error has all findings.

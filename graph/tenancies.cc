@@ -12,11 +12,21 @@ Result<uint32_t> Tenancies::begin(TenantSlot slot, const std::string& name) {
   const auto of_name = by_name_.find(name);
   uint32_t number = 0;
   if (of_slot != by_slot_.end()) number = std::max(number, of_slot->second + 1);
-  if (of_name != by_name_.end()) number = std::max(number, of_name->second + 1);
+  if (of_name != by_name_.end())
+    number = std::max(number, of_name->second + 1);
+  else if (forgotten_)
+    number = std::max(number, *forgotten_ + 1);
   if (number > kTenancyMax)
     return error(Code::kExhausted, "slot {} or tenant '{}' was used {} times", slot, name, number)
         .note("join under another name, or start the graph again");
   by_slot_[slot] = by_name_[name] = number;
+  while (by_name_.size() > kNamesMax) {
+    const auto smallest =
+        std::ranges::min_element(by_name_, {}, [](const auto& each) { return each.second; });
+    // No name that stays has a smaller one.
+    forgotten_ = std::max(forgotten_.value_or(0), smallest->second);
+    by_name_.erase(smallest);
+  }
   return number;
 }
 
@@ -24,7 +34,9 @@ Json Tenancies::json() const {
   Json slots = Json::object(), names = Json::object();
   for (const auto& [slot, number] : by_slot_) slots.set(std::to_string(slot.value), number);
   for (const auto& [name, number] : by_name_) names.set(name, number);
-  return Json::object().set("slots", std::move(slots)).set("names", std::move(names));
+  Json json = Json::object().set("slots", std::move(slots)).set("names", std::move(names));
+  if (forgotten_) json.set("forgotten", *forgotten_);
+  return json;
 }
 
 Result<Tenancies> Tenancies::read(const Json& json) {
@@ -48,6 +60,11 @@ Result<Tenancies> Tenancies::read(const Json& json) {
         return corrupt();
       read.by_slot_[TenantSlot(slot)] = number;
     }
+  }
+  if (const Json* forgotten = json.find("forgotten"); forgotten != nullptr) {
+    if (!forgotten->is_integer() || forgotten->as_int() < 0 || forgotten->as_int() > kTenancyMax)
+      return corrupt();
+    read.forgotten_ = static_cast<uint32_t>(forgotten->as_int());
   }
   return read;
 }

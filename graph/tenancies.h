@@ -4,11 +4,16 @@
 /// number 0, and then all keys, names and random numbers are those of a graph whose tenants never
 /// leave.
 ///
+/// It knows kNamesMax names. Beyond that it forgets those with the smallest number, and every name
+/// that it does not know counts as used with that number: it may skip numbers, and gives none
+/// twice.
+///
 /// Not thread-safe. json() is its whole state.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +29,8 @@ inline constexpr uint32_t kTenancyMax = (1U << 14) - 1;
 
 class Tenancies {
  public:
+  static constexpr size_t kNamesMax = 4096;
+
   /// The number of the next use of `slot` by a tenant called `name`. kExhausted beyond kTenancyMax;
   /// then nothing changed.
   Result<uint32_t> begin(TenantSlot slot, const std::string& name);
@@ -35,6 +42,7 @@ class Tenancies {
  private:
   std::map<TenantSlot, uint32_t> by_slot_;   // newest number
   std::map<std::string, uint32_t> by_name_;  // newest number
+  std::optional<uint32_t> forgotten_;  // the largest newest number of names that are not there
 };
 
 /// Request and session numbers of a tenancy begin here: those of different tenancies of a slot are

@@ -232,6 +232,7 @@ struct Tenant {
   int64_t group_size = 8;            // rollouts of one task
   int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
   int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy
+  int64_t tokens_per_second = 0;     // of engines, from [graph.tenant_limits]; 0 = no limit
   int64_t max_steps = 100;           // the run ends after this many
   int64_t epochs = 0;                // passes over the rows of a data set; 0 = only max_steps ends
                                      // the run

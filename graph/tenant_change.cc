@@ -14,6 +14,8 @@ std::string_view to_string(TenantChange::Kind kind) {
       return "resume";
     case TenantChange::Kind::kLeave:
       return "leave";
+    case TenantChange::Kind::kSet:
+      return "set";
   }
   return "";
 }

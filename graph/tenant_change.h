@@ -1,6 +1,7 @@
-/// TenantChange: a tenant joins, starts, pauses, continues or leaves a slot of a running graph
-/// (docs/design/hosted.md). The control plane orders it; each group of the slot, and each shared
-/// group, gets it as one control input, so the record has it at one position among the steps.
+/// TenantChange: a tenant joins, starts, pauses, continues or leaves a slot of a running graph, or
+/// gets other values (docs/design/hosted.md). The control plane orders it; each group of the slot,
+/// and each shared group, gets it as one control input, so the record has it at one position among
+/// the steps.
 ///
 /// Values, any thread.
 #pragma once
@@ -23,12 +24,14 @@ struct TenantChange {
     kPause,   // sources give no task; rollouts in flight end
     kResume,  // sources give tasks again
     kLeave,   // the slot has drained: destroy the actors and drop the keys
+    kSet,     // values of the tenant are others from now on
   };
   Kind kind = Kind::kJoin;
   TenantSlot slot;
   uint32_t tenancy = 0;  // which use of the slot and name this is (graph/tenancies.h)
   std::string name;      // of the tenant
-  std::string table;     // of kJoin: the tenant's table with all values, without secrets
+  std::string table;     // of kJoin: the tenant's table with all values, without secrets; of kSet:
+                         // all values that were ever set, as text (graph/tenant_values.h)
 
   template <class F>
   static void fields(F& f) {
@@ -39,7 +42,7 @@ struct TenantChange {
   friend bool operator==(const TenantChange&, const TenantChange&) = default;
 };
 
-/// "join", "start", "pause", "resume", "leave".
+/// "join", "start", "pause", "resume", "leave", "set".
 std::string_view to_string(TenantChange::Kind kind);
 
 }  // namespace primerl

@@ -33,6 +33,8 @@ Status EngineUser::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
       known_.erase(slot);
       drop_tenant(slot);
       break;
+    case TenantChange::Kind::kSet:  // no actor is called
+      break;
   }
   choose_load_tenant();
   return ok();

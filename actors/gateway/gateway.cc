@@ -185,10 +185,16 @@ TenantSlot Gateway::next_tenant() const {
 
 std::deque<uint64_t>::const_iterator Gateway::next_of(TenantSlot slot,
                                                       const TenantState& tenant) const {
-  if (!tenant.live.is_none() && !paused_.contains(slot)) return tenant.waiting.begin();
-  // Only a run knows its version. It does not wait for requests that wait for a version.
+  if (!tenant.live.is_none() && !paused_.contains(slot) && budget_wait(slot, tenant) == Duration())
+    return tenant.waiting.begin();
+  // Only a run knows its version. It does not wait for requests that wait for a version, and its
+  // tokens are those of its rollout.
   return std::ranges::find_if(
       tenant.waiting, [this](uint64_t number) { return generations_.at(number).run.has_value(); });
+}
+
+Duration Gateway::budget_wait(TenantSlot slot, const TenantState& tenant) const {
+  return tenant.budget.wait(services().tenant(slot).tokens_per_second, services().now());
 }
 
 bool Gateway::may_send() const { return !is_draining_ && generate_.room() > 0; }
@@ -258,7 +264,15 @@ Status Gateway::on_completion(const Completion& completion) {
   const uint64_t number = found->second;
   requests_.erase(found);
   --tenant.num_inflight;
-  generations_.at(number).is_sent = false;
+  Generation& generation = generations_.at(number);
+  generation.is_sent = false;
+  if (!generation.run) {
+    // Cached tokens of the prompt were not computed.
+    const int64_t num_prompt = std::ssize(generation.request.prompt_tokens);
+    tenant.budget.charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0) +
+                             std::ssize(completion.tokens),
+                         services().tenant(slot).tokens_per_second, services().now());
+  }
   switch (completion.end) {
     case FinishReason::kStop:
     case FinishReason::kLength:
@@ -421,7 +435,11 @@ void Gateway::abandon(uint64_t number) {
 
 void Gateway::arm_deadline() {
   if (deadlines_.empty()) return;
-  const Time first = deadlines_.begin()->first;
+  Time first = deadlines_.begin()->first;
+  for (const auto& [slot, tenant] : tenants_)
+    if (const Duration wait = budget_wait(slot, tenant);
+        !tenant.waiting.empty() && wait > Duration())
+      first = std::min(first, services().now() + wait);
   if (armed_ && *armed_ <= first) return;
   armed_ = first;
   services().set_timer("deadline", std::max(first - services().now(), Duration()));

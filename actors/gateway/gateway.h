@@ -26,6 +26,7 @@
 #include "actors/common/run_salt.h"
 #include "actors/common/task_mix.h"
 #include "actors/common/tenant_chat.h"
+#include "actors/common/token_budget.h"
 #include "actors/gateway/run_turns.h"
 #include "actors/gateway/wire.h"
 #include "actors/messages/generation.h"
@@ -126,12 +127,13 @@ class Gateway final : public Actor {
     std::vector<uint64_t> to_cancel;  // requests
     std::set<uint64_t> cancelled;     // requests whose completion has no client any more
     RunTurns runs;
+    TokenBudget budget;  // of clients' requests; those of runs are the rollout node's
     template <class F>
     static void fields(F& f) {
       using T = TenantState;
       f("live", &T::live)("num_inflight", &T::num_inflight)("waiting", &T::waiting)(
           "answered", &T::answered)("to_cancel", &T::to_cancel)("cancelled", &T::cancelled)(
-          "runs", &T::runs);
+          "runs", &T::runs)("budget", &T::budget);
     }
   };
   enum class AskedKind : uint8_t { kAccept, kClosed, kReply, kAddress };
@@ -169,6 +171,8 @@ class Gateway final : public Actor {
   void stop(Generation& generation, uint64_t number);
   void stop_others(uint64_t number);
   void arm_deadline();
+  /// The time until the tenant may have tokens again.
+  Duration budget_wait(TenantSlot slot, const TenantState& tenant) const;
 
   // gateway_runs.cc: requests of runs
   Status on_member_closed(const MemberClosed& closed);

@@ -87,6 +87,7 @@ Contract Rollout::contract() {
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
       .timer("reissue", &Rollout::on_reissue,
              "turns whose router or environment was lost are sent again, or another group opens")
+      .timer("budget", &Rollout::on_budget, "the tenant may have tokens again: another group opens")
       .timer("last_version", &Rollout::on_last_version,
              "the last version did not become live in time for its evaluation")
       .out("generate", &Rollout::generate_, "a prompt to continue", burst(largest_group()))
@@ -120,7 +121,8 @@ Contract Rollout::contract() {
             "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
             "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)(
             "seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_)("scores", &R::scores_)(
-            "sent_scores", &R::sent_scores_)("scores_target", &R::scores_target_);
+            "sent_scores", &R::sent_scores_)("scores_target", &R::scores_target_)("budget",
+                                                                                  &R::budget_);
       });
 }
 
@@ -202,6 +204,12 @@ void Rollout::open_held_task() {
     services().pause("task");
     return;
   }
+  if (const Duration wait = budget_.wait(tenant().tokens_per_second, services().now());
+      wait > Duration()) {
+    services().pause("task");
+    services().set_timer("budget", wait);
+    return;
+  }
   if (num_asked_ > 0 || (is_driven_ && num_acted_ > 0)) {
     // One step opens at most one group: the next step opens this one.
     services().pause("task");
@@ -213,6 +221,8 @@ void Rollout::open_held_task() {
   services().resume("task");
   open(task);
 }
+
+Status Rollout::on_budget() { return finish_handler(); }
 
 void Rollout::open(const Task& task) {
   Group& group = groups_[task.ordinal];

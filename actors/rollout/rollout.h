@@ -29,6 +29,7 @@
 
 #include "actors/common/known_routers.h"
 #include "actors/common/tenant_chat.h"
+#include "actors/common/token_budget.h"
 #include "actors/messages/policy.h"
 #include "actors/messages/run.h"
 #include "actors/rollout/environments.h"
@@ -84,6 +85,7 @@ class Rollout final : public Actor {
   Status on_policy(const PolicyLive& live);
   Status on_deadline();
   Status on_reissue();
+  Status on_budget();
   Status on_last_version();
 
   // rollout.cc: groups
@@ -108,6 +110,10 @@ class Rollout final : public Actor {
   void write_end(Group& group, size_t member, const RolloutEnded& ended);
   void write_line(std::string_view file, const std::string& line);
   int64_t inflight() const;
+  void charge_completion(MemberId member_id, const Completion& completion);
+  void charge(size_t num_tokens) {
+    budget_.charge(static_cast<int64_t>(num_tokens), tenant().tokens_per_second, services().now());
+  }
   /// The task that Env sends after the last one of all epochs.
   bool is_end_of_tasks(const Task& task) const {
     return tenant().tasks_max > 0 && std::cmp_greater_equal(task.ordinal, tenant().tasks_max);
@@ -239,6 +245,7 @@ class Rollout final : public Actor {
   PolicyVersion made_;  // newest version that the trainer has made, as far as known
   GateCounts counts_;
   Pace pace_;
+  TokenBudget budget_;
   Evaluations evaluations_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
   std::map<uint64_t, MemberId> requests_;

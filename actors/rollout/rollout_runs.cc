@@ -176,6 +176,7 @@ void Rollout::on_turn_without_run(const MemberTurn& turn) {
 }
 
 Status Rollout::on_turn(const MemberTurn& turn) {
+  charge(turn.prompt_tokens.size() + turn.tokens.size());
   const auto found = find_run(turn.name);
   if (!found || (turn.is_last && !member_at(*found).run->has_ended)) {
     on_turn_without_run(turn);

@@ -83,14 +83,23 @@ void Rollout::send_request(MemberId member_id) {
   generate_.send(std::move(request), send_options());
 }
 
+/// Cached tokens of the prompt were not computed.
+void Rollout::charge_completion(MemberId member_id, const Completion& completion) {
+  const size_t num_prompt = member_at(member_id).trajectory.tokens.size();
+  const auto num_cached = static_cast<size_t>(std::max(completion.num_cached_tokens, 0));
+  charge(completion.tokens.size() + num_prompt - std::min(num_prompt, num_cached));
+}
+
 Status Rollout::on_completion(const Completion& completion) {
   answered_.push_back(completion.request);
   const auto found = requests_.find(completion.request);
   if (found == requests_.end()) {
     if (cancelled_.erase(completion.request) == 0) services().count("completions_unknown", 1);
+    charge(completion.tokens.size());
     return finish_handler();
   }
   const MemberId member_id = found->second;
+  charge_completion(member_id, completion);
   requests_.erase(found);
   unwatch(member_id);
   switch (completion.end) {

@@ -181,6 +181,7 @@ class Tinker final : public Actor {
                                        uint64_t number) const;
   void send_waiting();
   bool may_send() const;
+  Duration budget_wait(TenantSlot slot, const tinker::TenantState& tenant) const;
   TenantSlot next_tenant() const;
   int64_t inflight_max(TenantSlot tenant) const;
   void send_part(const tinker::PartRef& part);

@@ -179,6 +179,7 @@ TenantSlot Tinker::next_tenant() const {
   for (const auto& [slot, tenant] : tenants_) {
     if (tenant.waiting.empty() || paused_.contains(slot)) continue;
     if (tenant.num_inflight >= inflight_max(slot)) continue;
+    if (budget_wait(slot, tenant) > Duration()) continue;
     const double share = std::max(services().tenant(slot).share, 1e-9);
     const double load = static_cast<double>(tenant.num_inflight + 1) / share;
     if (!next.is_none() && load >= least) continue;
@@ -191,12 +192,20 @@ TenantSlot Tinker::next_tenant() const {
 void Tinker::send_waiting() {
   for (int64_t i = 0; i < kSentPerWorkCall && may_send(); ++i) {
     const TenantSlot slot = next_tenant();
-    if (slot.is_none()) return;
+    if (slot.is_none()) break;
     TenantState& tenant = tenants_[slot];
     const PartRef part = tenant.waiting.front();
     tenant.waiting.pop_front();
     send_part(part);
   }
+  for (const auto& [slot, tenant] : tenants_)
+    if (const Duration wait = budget_wait(slot, tenant);
+        !tenant.waiting.empty() && wait > Duration())
+      wake_at(services().now() + wait);
+}
+
+Duration Tinker::budget_wait(TenantSlot slot, const TenantState& tenant) const {
+  return tenant.budget.wait(services().tenant(slot).tokens_per_second, services().now());
 }
 
 void Tinker::send_part(const PartRef& ref) {
@@ -254,7 +263,13 @@ Status Tinker::on_completion(const Completion& completion) {
   const PartRef part = found->second;
   requests_.erase(found);
   --tenant.num_inflight;
-  samples_.at(part.sample).parts[part.index].request = 0;
+  OpenSample& sample = samples_.at(part.sample);
+  sample.parts[part.index].request = 0;
+  // Cached tokens of the prompt were not computed.
+  const int64_t num_prompt = std::ssize(sample.request.prompt_tokens);
+  tenant.budget.charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0) +
+                           std::ssize(completion.tokens),
+                       services().tenant(slot).tokens_per_second, services().now());
   switch (completion.end) {
     case FinishReason::kStop:
     case FinishReason::kLength:

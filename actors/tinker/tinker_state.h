@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/common/token_budget.h"
 #include "actors/messages/client.h"
 #include "actors/messages/generation.h"
 #include "actors/tinker/loss_request.h"
@@ -199,13 +200,14 @@ struct TenantState {
   std::vector<uint64_t> answered;   // to be reported to the router
   std::vector<uint64_t> to_cancel;  // requests
   std::set<uint64_t> cancelled;     // requests whose completion has no client
+  TokenBudget budget;
   template <class F>
   static void fields(F& f) {
     using T = TenantState;
     f("model", &T::model)("queue", &T::queue)("running", &T::running)("live", &T::live)(
         "live_snapshots", &T::live_snapshots)("snapshots", &T::snapshots)(
         "num_inflight", &T::num_inflight)("waiting", &T::waiting)("answered", &T::answered)(
-        "to_cancel", &T::to_cancel)("cancelled", &T::cancelled);
+        "to_cancel", &T::to_cancel)("cancelled", &T::cancelled)("budget", &T::budget);
   }
 };
 

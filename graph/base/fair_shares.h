@@ -31,6 +31,8 @@ class FairShares {
   void enter(TenantSlot tenant);
   void leave(TenantSlot tenant);
   void charge(TenantSlot tenant, int64_t num_tokens);
+  /// Later charges count by this share, above 0.
+  void set_share(TenantSlot tenant, double share) { at(tenant).share = share; }
   /// `tenant`, which has no work, has been served nothing: another one begins in its slot.
   void forget(TenantSlot tenant);
   /// Tokens served, divided by the share. The tenant with the smallest value is next.

@@ -62,6 +62,7 @@ Tenant largest_tenant(const TenantLimits& limits, std::string name) {
   Tenant tenant;
   tenant.name = std::move(name);
   for (const auto& number : kLimitedNumbers) tenant.*number.value = limits.*number.limit;
+  tenant.tokens_per_second = limits.tokens_per_second;
   tenant.adapter.rank = limits.rank;
   tenant.adapter.targets = limits.targets;
   return tenant;
@@ -250,6 +251,7 @@ void bind_limits(Draft& draft) {
 void apply_limits(const NamedTable& spec, Tenant& tenant, const Draft& draft) {
   if (!draft.any_tenant) return;
   const TenantLimits& limits = draft.settings.tenant_limits;
+  tenant.tokens_per_second = limits.tokens_per_second;
   for (const auto& number : kLimitedNumbers) {
     if (spec.table->find(number.key) != nullptr) continue;
     int64_t& value = tenant.*number.value;

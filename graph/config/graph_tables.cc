@@ -85,6 +85,9 @@ const OptionSet& tenant_limits_options() {
                  between(0, 1 << 16) | unit("steps"), "largest max_off_policy_steps")
           .field("turns_max", &L::turns_max, between(1, 1 << 16) | unit("turns"),
                  "most turns of one trajectory")
+          .field("tokens_per_second", &L::tokens_per_second, between(0, 1 << 30) | unit("tokens"),
+                 "most prompt tokens that are not cached and sampled tokens of a tenant's rollouts "
+                 "and requests, a second, in the long run; 0 = no limit")
           .field("targets", &L::targets, between(1, 16) | unit("linears"),
                  "linear layers that adapters may have; [\"all-linear\"] means all except routers "
                  "and the head, lm_head")

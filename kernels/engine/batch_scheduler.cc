@@ -41,6 +41,12 @@ void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
     if (prefill->is_recomputed && prefill->first().request.key() == key) prefill->publishes = false;
 }
 
+void BatchScheduler::set_share(TenantSlot tenant, double share) {
+  table_->waiting.set_share(tenant, share);
+  table_->run_claims.set_share(tenant, share);
+  table_->blocks.claims.set_share(tenant, share);
+}
+
 void BatchScheduler::drop(WeightsKey key, std::optional<int32_t> adapter) {
   CHECK(table_->num_in_progress == 0, "a key was dropped while a step was in progress");
   std::vector<SequenceId> left;

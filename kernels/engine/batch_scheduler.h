@@ -72,6 +72,8 @@ class BatchScheduler {
   /// From now on `version` generates the tokens of requests of `key`. At most kWeightsKeysMax keys.
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return table_->versions; }
+  /// Engine::set_share().
+  void set_share(TenantSlot tenant, double share);
   /// Engine::drop(), without the weights: sequences end in the order of their numbers. `adapter`:
   /// the number that the key had, if any; another key may have it next. Not while a step is in
   /// progress.

@@ -204,6 +204,9 @@ class Engine : public Resource {
   /// claims begin anew. No other key's tokens change, and an unknown key is ignored. By default
   /// there is nothing to forget.
   virtual void drop(WeightsKey key) { (void)key; }
+  /// The tenant's share, above 0 and at most 1, from the next admission on. By default ignored: an
+  /// engine without tenants.
+  virtual void set_share(TenantSlot tenant, double share) { (void)tenant, (void)share; }
   /// apply() once prepare() is complete; empty while it is not: call again.
   virtual Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot);

@@ -30,6 +30,7 @@ class EngineWrapper : public Engine {
     return engine_->apply_prepared(snapshot);
   }
   void drop(WeightsKey key) override { engine_->drop(key); }
+  void set_share(TenantSlot tenant, double share) override { engine_->set_share(tenant, share); }
   void set_paused(bool is_paused) override { engine_->set_paused(is_paused); }
   void show_holders(const std::vector<EngineHolder>& holders) override {
     engine_->show_holders(holders);

@@ -56,6 +56,10 @@ void TenantClaims::begin(TenantSlot tenant) {
   change(tenant, [](One& one) { one.peak = one.peak_before = one.part; });
 }
 
+void TenantClaims::set_share(TenantSlot tenant, double share) {
+  change(tenant, [&](One& one) { one.part = static_cast<int32_t>(share * total_); });
+}
+
 void TenantClaims::step() {
   if (++num_steps_ < kWindow) return;
   num_steps_ = num_kept_ = 0;

@@ -45,6 +45,9 @@ class TenantClaims {
   /// Another tenant is about to start in a slot that was left: until the end of the next window it
   /// claims its whole part.
   void begin(TenantSlot tenant);
+  /// The part of `tenant` is this share of the total from now on. What it has beyond stays until
+  /// its sequences end.
+  void set_share(TenantSlot tenant, double share);
   /// Call once per planned engine step.
   void step();
 

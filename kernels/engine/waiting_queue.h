@@ -50,6 +50,7 @@ class WaitingQueue {
   void enter(TenantSlot tenant) { shares_.enter(tenant); }
   void leave(TenantSlot tenant) { shares_.leave(tenant); }
   /// It has none left, and another one begins in its slot.
+  void set_share(TenantSlot tenant, double share) { shares_.set_share(tenant, share); }
   void forget(TenantSlot tenant) { shares_.forget(tenant); }
   void charge(TenantSlot tenant, int64_t num_tokens) { shares_.charge(tenant, num_tokens); }
 

@@ -34,6 +34,7 @@ class ScriptedEngine final : public Engine {
   bool has_work() const override { return scheduler_.has_work(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   void drop(WeightsKey key) override;
+  void set_share(TenantSlot tenant, double share) override { scheduler_.set_share(tenant, share); }
   WeightManifest manifest() const override { return scripted_manifest(); }
 
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }

@@ -300,6 +300,8 @@ class Learner : public Resource, public LateAnswers {
   /// until the next begin_tenant(). A slot that is free is ignored; whole weights belong to no
   /// tenant, and stay.
   virtual void end_tenant(TenantSlot tenant);
+  /// The tenant's share, above 0, from the next pass on.
+  virtual void set_share(TenantSlot tenant, double share) { turns_.set_share(tenant, share); }
   /// Call before the first step. `shares` by tenant slot; `tokens_max` limits passes that several
   /// tenants share.
   void share_out(const std::vector<double>& shares, int64_t tokens_max) {

@@ -61,6 +61,7 @@ class LearnerTurns {
     leave(tenant);
     shares_.forget(tenant);
   }
+  void set_share(TenantSlot tenant, double share) { shares_.set_share(tenant, share); }
 
  private:
   struct Waiting {

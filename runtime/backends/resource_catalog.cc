@@ -351,11 +351,12 @@ ResourceContract http_listener() {
   contract.options =
       OptionsOf<H>()
           .field("listen", &H::listen, any(),
-                 "address and port; port 0: any free one, which the log names. An address other "
-                 "than loopback needs 'keys_file'")
+                 "address and port; port 0: any free one. One beyond loopback needs 'keys_file'")
           .field("keys_file", &H::keys_file, refers_to("file"),
                  "one key per line, KEY or KEY TENANT; clients send it as Bearer or X-API-Key")
           .field("key_prefix", &H::key_prefix, any(), "how each key begins: \"tml-\" for Tinker")
+          .field("tls_cert", &H::tls_cert, refers_to("file"), "PEM file of the certificate: https")
+          .field("tls_key", &H::tls_key, refers_to("file"), "PEM file of the certificate's key")
           .field("url", &H::url, any(),
                  "by which servers of environments reach it, http://host:port; empty: 'listen'")
           .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),
@@ -372,8 +373,7 @@ ResourceContract http_listener() {
                  "how long a connection without a request stays open")
           .field("receive_timeout", &H::receive_timeout, above(0),
                  "time in which a request must arrive")
-          .field("send_timeout", &H::send_timeout, above(0),
-                 "time in which a client must read its reply")
+          .field("send_timeout", &H::send_timeout, above(0), "time for a client to read its reply")
           .take();
   contract.validate = [](const void* bound) { return validate(*static_cast<const H*>(bound)); };
   return contract;

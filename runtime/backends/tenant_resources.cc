@@ -30,11 +30,19 @@ Status notify_learner(const Plan& plan, const PlanResource& resource, Learner& l
 
 Status notify_resource(const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
                        TenantChange::Kind kind) {
-  if (kind != TenantChange::Kind::kJoin && kind != TenantChange::Kind::kLeave) return ok();
+  using Kind = TenantChange::Kind;
+  if (kind != Kind::kJoin && kind != Kind::kLeave && kind != Kind::kSet) return ok();
   const PlanResource& planned = plan.resources[static_cast<size_t>(index)];
-  if (planned.kind == Learner::kResourceKind)
-    return notify_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind);
-  if (kind == TenantChange::Kind::kJoin) return ok();
+  const bool is_learner = planned.kind == Learner::kResourceKind;
+  if (is_learner && kind != Kind::kSet)
+    RETURN_IF_ERROR(notify_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind));
+  if (kind != Kind::kLeave && tenant.share > 0) {
+    // A tenant that joins may have another share than was planned for its slot.
+    if (is_learner) static_cast<Learner&>(resource).set_share(tenant.slot, tenant.share);
+    if (planned.kind == Engine::kResourceKind)
+      static_cast<Engine&>(resource).set_share(tenant.slot, tenant.share);
+  }
+  if (kind != Kind::kLeave) return ok();
   const WeightsKey key{tenant.slot, AdapterId(tenant.tenancy)};
   if (planned.kind == Engine::kResourceKind) static_cast<Engine&>(resource).drop(key);
   if (planned.kind == WeightChannel::kResourceKind) static_cast<WeightChannel&>(resource).drop(key);

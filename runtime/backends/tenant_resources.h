@@ -9,8 +9,9 @@
 namespace primerl {
 
 /// The resource at `index` of plan.resources hears that `tenant` joins (kJoin) or leaves (kLeave)
-/// its slot; other kinds and other resources are ignored. A learner makes or drops the tenant's
-/// adapter and optimizer; an engine and a weight channel drop the tenant's moving key.
+/// its slot, or has another share (kSet); other kinds and other resources are ignored. A learner
+/// makes or drops the tenant's adapter and optimizer; an engine and a weight channel drop the
+/// tenant's moving key.
 Status notify_resource(const Plan& plan, int32_t index, Resource& resource, const Tenant& tenant,
                        TenantChange::Kind kind);
 

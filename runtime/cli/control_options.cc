@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kOff = "off";
 
 ControlApiOptions options_of(const ControlArguments& arguments) {
-  return {arguments.address, arguments.is_behind_proxy};
+  return {arguments.address, arguments.is_behind_proxy, arguments.tls_cert, arguments.tls_key};
 }
 
 }  // namespace
@@ -25,6 +25,9 @@ void ControlArguments::declare(Arguments& flags) {
              "where the control API listens; default 127.0.0.1:0, any free port; or off");
   flags.flag(is_behind_proxy, "--behind-proxy",
              "lets the control API listen beyond this machine: a proxy there must add TLS");
+  flags.text(tls_cert, "--tls-cert", "FILE",
+             "the PEM file of a certificate with its chain: the control API speaks https");
+  flags.text(tls_key, "--tls-key", "FILE", "the PEM file of its key, without a passphrase");
 }
 
 Status ControlArguments::check() const {

@@ -13,6 +13,7 @@ namespace primerl {
 struct ControlArguments {
   std::string address = "127.0.0.1:0";  // "off": no control API
   bool is_behind_proxy = false;
+  std::string tls_cert, tls_key;  // files; empty: without TLS
 
   void declare(Arguments& flags);
   Status check() const;

@@ -13,7 +13,7 @@
 namespace primerl {
 namespace {
 
-constexpr auto kLookEvery = std::chrono::milliseconds(20);
+constexpr auto kLookEvery = std::chrono::milliseconds(5);
 
 Error not_running(const std::filesystem::path& folder, const Json& facts, std::string_view gone) {
   if (const std::string end = text_member(facts, "end"); end != "running")

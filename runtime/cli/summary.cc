@@ -7,6 +7,7 @@
 #include "graph/base/counted.h"
 #include "graph/base/shell_word.h"
 #include "graph/tenancies.h"
+#include "runtime/control/tenant_control.h"
 #include "runtime/monitor/curve.h"
 #include "runtime/store/checkpoint.h"
 
@@ -136,6 +137,44 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
   return text;
 }
 
+/// The tenants of a served run that joined it and are in its table.
+std::vector<ServedTenant> joined_tenants(const Plan& plan, const RunFolder& folder) {
+  auto all = hosted_tenants(folder.path());
+  std::erase_if(all, [&plan](const ServedTenant& tenant) {
+    return std::ranges::find(plan.tenants, tenant.name, &Tenant::name) != plan.tenants.end();
+  });
+  return all;
+}
+
+std::string joined_text(const Plan& plan, const ServedTenant& tenant, const MetricsLog& metrics) {
+  const StepFacts* newest = metrics.newest(tenant.name);
+  std::string text = fmt::format("  tenant {}: {}", tenant.name, tenant.state);
+  if (newest == nullptr) {
+    text += ", no step was taken";
+  } else {
+    const ScoreEnds ends = score_ends(metrics.scores(tenant.name));
+    text += fmt::format(", step {}", newest->step);
+    if (tenant.max_steps > 0) text += fmt::format(" of {}", tenant.max_steps);
+    if (std::isfinite(ends.last))
+      text += fmt::format(", {} {:.3f} -> {:.3f}", is_supervised(plan) ? "loss" : "reward",
+                          ends.first, ends.last);
+  }
+  if (!tenant.why.empty()) text += ": " + tenant.why.substr(0, tenant.why.find('\n'));
+  return text + "\n" + alarms_text(metrics.alarms(), tenant.name);
+}
+
+/// At most kLeftTenantsMax of them by name.
+std::string joined_text(const Plan& plan, const RunFolder& folder, const MetricsLog& metrics) {
+  const auto joined = joined_tenants(plan, folder);
+  std::string text;
+  for (size_t i = 0; i < std::min(joined.size(), kLeftTenantsMax); ++i)
+    text += joined_text(plan, joined[i], metrics);
+  if (joined.size() > kLeftTenantsMax)
+    text += fmt::format("  and {} more tenants: primerl-graph tenant ls --serve {}\n",
+                        joined.size() - kLeftTenantsMax, shell_word(shown_path(folder.path())));
+  return text;
+}
+
 /// The files of a run for a person, as far as this run wrote them.
 std::string files_text(const std::filesystem::path& folder) {
   std::string text;
@@ -166,6 +205,7 @@ std::string summary_text(const Plan& plan, const RunFolder& folder, const Metric
     for (const auto& tenant : plan.tenants)
       text += tenant_text(plan, tenant, folder, *metrics,
                           result.ending.how == RunEnding::How::kFinished, terminal);
+  if (metrics != nullptr) text += joined_text(plan, folder, *metrics);
   const std::string where = shown_path(folder.path());
   text += fmt::format("  files       {}/ ({})\n", where, files_text(folder.path()));
   text += fmt::format("  tensorboard --logdir {}\n", shell_word(where + "/tb"));
@@ -202,6 +242,20 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
         checkpoints_folder(folder.path(), tenancy_name(tenant), plan.layout_tenants()),
         CheckpointDepth::kSizes);
     if (found.newest) entry.set("checkpoint", found.newest->folder.string());
+    tenants.push_back(std::move(entry));
+  }
+  for (const ServedTenant& tenant : joined_tenants(plan, folder)) {
+    Json entry = Json::object()
+                     .set("name", tenant.name)
+                     .set("state", tenant.state)
+                     .set("max_steps", tenant.max_steps);
+    const StepFacts* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name);
+    entry.set("step", newest == nullptr ? int64_t{0} : newest->step);
+    if (newest != nullptr) {
+      const ScoreEnds ends = score_ends(metrics->scores(tenant.name));
+      entry.set("reward_first", ends.first).set("reward_last", ends.last);
+    }
+    if (!tenant.why.empty()) entry.set("why", tenant.why);
     tenants.push_back(std::move(entry));
   }
   Json summary = Json::object().set("schema", "primerl.run_summary/1").set("end", result.end());

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
+#include "graph/tenant_values.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/control_options.h"
 #include "runtime/cli/run_asker.h"
@@ -26,7 +28,7 @@ namespace fs = std::filesystem;
 // A join reads the tenant's data and tokenizes it once.
 constexpr Duration kAnswerMax = Duration::seconds(60);
 constexpr Duration kJoinMax = Duration::seconds(600);  // of --wait
-constexpr auto kLookEvery = std::chrono::milliseconds(100);
+constexpr auto kLookEvery = std::chrono::milliseconds(20);
 
 struct TenantArguments {
   std::string run = "runs/latest";
@@ -36,6 +38,7 @@ struct TenantArguments {
   bool purges = false;
   bool json = false;
   bool is_operator = false, rotates = false;  // of `token`
+  std::vector<std::string> values;            // of `set`: "key=value"
 };
 
 Json request(std::string_view verb, const std::string& name) {
@@ -93,7 +96,9 @@ std::string waits_text(const Json& tenant) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 void print_tenants(const Json& answer) {
-  TextTable table({"tenant", "state", "slot", "number", "step", "reward", "engine", "learner"}, 2);
+  TextTable table({"tenant", "state", "slot", "number", "step", "reward", "staleness", "tokens/s",
+                   "engine", "learner", "promised"},
+                  2);
   std::string notes;
   const Json tenants = member(answer, "tenants");
   if (!tenants.is_array() || tenants.as_array().empty()) {
@@ -103,8 +108,9 @@ void print_tenants(const Json& answer) {
       const std::string name = text_member(tenant, "name");
       table.add({name, text_member(tenant, "state"), number_text(tenant, "slot", 0),
                  number_text(tenant, "number", 0), step_text(tenant),
-                 number_text(tenant, "reward", 3), percent_text(tenant, "engine_share"),
-                 percent_text(tenant, "learner_share")});
+                 number_text(tenant, "reward", 3), number_text(tenant, "staleness", 1),
+                 number_text(tenant, "tokens_per_second", 0), percent_text(tenant, "engine_share"),
+                 percent_text(tenant, "learner_share"), percent_text(tenant, "share")});
       if (const std::string why = text_member(tenant, "why"); !why.empty())
         notes += fmt::format("{}: {}\n", name, first_line(why));
       if (const std::string late = waits_text(tenant); !late.empty())
@@ -190,6 +196,41 @@ int change_tenant(const TenantArguments& arguments, std::string_view verb) {
   const Answered answered = ask(arguments, request(verb, arguments.name));
   return answered.exit_code == kExitDone ? show_changed(arguments, answered.answer)
                                          : answered.exit_code;
+}
+
+/// The numbers of "max_off_policy_steps=1 share=0.5". The run says what is valid.
+Result<Json> numbers_of(const std::vector<std::string>& values) {
+  Json numbers = Json::object();
+  for (const std::string& each : values) {
+    const size_t equals = each.find('=');
+    const std::string key = each.substr(0, equals);
+    double number = 0;
+    const char* const end = each.data() + each.size();
+    const char* const begin = equals == std::string::npos ? end : each.data() + equals + 1;
+    const auto [stop, fault] = std::from_chars(begin, end, number);
+    if (key.empty() || fault != std::errc() || stop != end)
+      return error(Code::kInvalid, "'{}' is not KEY=NUMBER", each)
+          .note(fmt::format("keys: {}", fmt::join(TenantValues::keys(), ", ")));
+    if (numbers.find(key) != nullptr) return error(Code::kInvalid, "'{}' comes twice", key);
+    numbers.set(key, number);
+  }
+  RETURN_IF_ERROR(TenantValues::of(numbers));
+  return numbers;
+}
+
+int set_tenant(const TenantArguments& arguments) {
+  auto numbers = numbers_of(arguments.values);
+  if (!numbers.ok()) return fail(numbers.error(), kExitBadCommandLine);
+  const Answered answered =
+      ask(arguments, request("set", arguments.name).set("values", std::move(numbers).value()));
+  if (answered.exit_code != kExitDone) return answered.exit_code;
+  const Json tenant = member(answered.answer, "tenant");
+  if (arguments.json)
+    print_json(tenant);
+  else
+    print_text(
+        fmt::format("{} has {}\n", text_member(tenant, "name"), fmt::join(arguments.values, " ")));
+  return kExitDone;
 }
 
 int remove_tenant(const TenantArguments& arguments) {
@@ -280,7 +321,7 @@ void takes_name(Arguments& flags, TenantArguments& arguments) {
 Command tenant_command() {
   Command command;
   command.name = "tenant";
-  command.doc = "adds, shows, pauses and removes tenants of a run that is served";
+  command.doc = "adds, shows, changes and removes tenants of a run that is served";
   command.example = "primerl-graph tenant ls --serve runs/latest";
   command.actions = {
       action(
@@ -302,6 +343,15 @@ Command tenant_command() {
       action("resume", "lets a paused tenant continue", "primerl-graph tenant resume alice",
              takes_name,
              [](const TenantArguments& arguments) { return change_tenant(arguments, "resume"); }),
+      action(
+          "set", "sets values of a tenant while it trains",
+          "primerl-graph tenant set alice max_off_policy_steps=1",
+          [](Arguments& flags, TenantArguments& arguments) {
+            takes_name(flags, arguments);
+            flags.positionals(arguments.values, "KEY=NUMBER",
+                              fmt::format("values: {}", fmt::join(TenantValues::keys(), ", ")));
+          },
+          set_tenant),
       action(
           "remove", "ends the tenant and frees its slot; its files stay",
           "primerl-graph tenant remove alice --purge",

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kEventStream = "text/event-stream";
 constexpr int kRoundsMax = 16;  // of receive_answers() in one poll()
 
 /// The holder as the listener passes it on: "*", or "alice 1".
@@ -35,7 +36,7 @@ TokenHolder holder_of(const std::string& text) {
 
 }  // namespace
 
-/// The tokens that count now. Any thread.
+/// The tokens that count now, and what the listener reports. Any thread.
 class ControlApi::Known {
  public:
   explicit Known(fs::path run_folder) : run_folder_(std::move(run_folder)) {}
@@ -55,8 +56,18 @@ class ControlApi::Known {
     tokens_ = *std::move(tokens);
     return ok();
   }
+  /// Lines of the listener for a person, at most kLinesMax between two calls of take_lines().
+  void add_line(std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    if (lines_.size() < kLinesMax) lines_.emplace_back(line);
+  }
+  std::vector<std::string> take_lines() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(lines_, {});
+  }
 
  private:
+  static constexpr size_t kLinesMax = 16;
   struct Facts {
     ino_t inode = 0;
     int64_t size = -1, modified_ns = 0;
@@ -72,7 +83,8 @@ class ControlApi::Known {
   const fs::path run_folder_;
   std::optional<Facts> read_;  // used by the session's thread
   mutable std::mutex mutex_;
-  ControlTokens tokens_;  // guarded by mutex_
+  ControlTokens tokens_;            // guarded by mutex_
+  std::vector<std::string> lines_;  // guarded by mutex_
 };
 
 std::function<bool(const TokenHolder&)> hosted_holders(const fs::path& run_folder) {
@@ -84,12 +96,15 @@ std::function<bool(const TokenHolder&)> hosted_holders(const fs::path& run_folde
 
 Status validate(const ControlApiOptions& options) {
   ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.address));
-  if (address.is_loopback || options.is_behind_proxy) return ok();
+  if (options.tls_cert.empty() != options.tls_key.empty())
+    return error(Code::kInvalid,
+                 "--tls-cert and --tls-key belong together: one of them is missing");
+  if (address.is_loopback || options.is_behind_proxy || !options.tls_cert.empty()) return ok();
   return error(Code::kInvalid, "the control API on {} would send tokens without TLS",
                options.address)
       .note(
-          "listen on 127.0.0.1; or add --behind-proxy if only a proxy that adds TLS reaches the "
-          "address");
+          "add --tls-cert and --tls-key; or listen on 127.0.0.1; or add --behind-proxy if only a "
+          "proxy that adds TLS reaches the address");
 }
 
 Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& options,
@@ -107,6 +122,8 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   RETURN_IF_ERROR(known->look());
   HttpListenerOptions listens;
   listens.listen = options.address;
+  listens.tls_cert = options.tls_cert;
+  listens.tls_key = options.tls_key;
   listens.connections_max = 256;
   listens.requests_max = 64;
   listens.body_bytes_max = kBodyBytesMax;
@@ -120,7 +137,8 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   door.error_body = [](int32_t status, std::string_view message) {
     return listener_fault(status, message).json().dump();
   };
-  ASSIGN_OR_RETURN(auto listener, make_http_listener(listens, std::move(door)));
+  door.log = [known](std::string_view line) { known->add_line(line); };
+  ASSIGN_OR_RETURN(auto listener, make_http_listener(listens, door));
   std::unique_ptr<ControlApi> made(
       new ControlApi(run_folder, std::move(known), std::move(listener), std::move(warn)));
   made->new_token_ = std::move(new_token);
@@ -137,6 +155,15 @@ ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
       requests_({.run_folder = run_folder,
                  .reply = [this](uint64_t request,
                                  const ControlRequests::Reply& made) { reply(request, made); },
+                 .stream =
+                     [this](uint64_t request, const std::string& text, bool is_last) {
+                       ClientReply part;
+                       part.request = request;
+                       part.content_type = kEventStream;
+                       part.body = text;
+                       part.has_more = !is_last;
+                       call(reply_call(part));
+                     },
                  .new_token =
                      [this](const TokenHolder& holder) {
                        return rotate_control_token(run_folder_, holder,
@@ -200,6 +227,7 @@ void ControlApi::reply(uint64_t request, const ControlRequests::Reply& made) {
 void ControlApi::look_at_tokens(Time now) {
   if (now < next_look_) return;
   next_look_ = now + kTokensEvery;
+  for (const std::string& line : known_->take_lines()) warn_("the control API: " + line);
   if (const Status read = known_->look(); !read.ok())
     warn_("the tokens of the control API that were read before stay: " + read.error().text());
 }

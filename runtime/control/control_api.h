@@ -24,9 +24,11 @@ namespace primerl {
 struct ControlApiOptions {
   std::string address = "127.0.0.1:0";  // port 0: any free one
   bool is_behind_proxy = false;         // may be another address: a proxy there adds TLS
+  std::string tls_cert, tls_key;        // PEM files; both empty: without TLS
 };
 
-/// kInvalid: no address, or one that other machines reach without a proxy.
+/// kInvalid: no address, or one that other machines reach without TLS; a file of TLS without the
+/// other.
 Status validate(const ControlApiOptions& options);
 
 class ControlApi {
@@ -36,7 +38,8 @@ class ControlApi {
   static constexpr int64_t kBodyBytesMax = int64_t{1} << 20;
 
   /// Listens at once. If the operator has no token yet, it gets one: new_token(). `warn` gets lines
-  /// for a person. kExists: another program uses the port.
+  /// for a person. kExists: another program uses the port. Errors of the TLS files are those of
+  /// TlsFiles::open().
   static Result<std::unique_ptr<ControlApi>> open(const ControlApiOptions& options,
                                                   const std::filesystem::path& run_folder,
                                                   std::function<void(const std::string&)> warn);
@@ -44,13 +47,15 @@ class ControlApi {
   ControlApi(const ControlApi&) = delete;
   ControlApi& operator=(const ControlApi&) = delete;
 
-  /// "http://127.0.0.1:41873".
+  /// "http://127.0.0.1:41873", with TLS "https://...".
   const std::string& url() const { return listener_->url(); }
   /// The operator's token if open() made it, to be shown once; "" on later calls.
   std::string take_new_token() { return std::exchange(new_token_, {}); }
 
   /// A start of the run begins; `catalog` must stay valid until the next one.
   void use(const Catalog& catalog) { requests_.use(catalog); }
+  /// `wake` is called when poll() has something to receive; on the listener's thread.
+  void set_wake(std::function<void()> wake) { listener_->set_wake(std::move(wake)); }
   /// Receives requests, and returns the asks for TenantControl. Call it every tick.
   std::vector<CommandInbox::Ask> poll(Time now);
   /// Passes on an answer of TenantControl. False: no request over HTTP asked it.

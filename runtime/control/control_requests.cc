@@ -86,6 +86,16 @@ void ControlRequests::handle(uint64_t request, const ClientRequest& from, const 
     case ControlVerb::kResume:
       content.set("tenant_verb", "resume");
       break;
+    case ControlVerb::kSet: {
+      ValuesBody body = read_values(from.body);
+      if (body.fault) return refuse(open, *body.fault);
+      // A tenant's share is a part of what the others have.
+      if (!who.is_operator() && body.values.find("share") != nullptr)
+        return refuse(
+            open, {403, "'share' is for the operator", "body", "other values", "ask the operator"});
+      content.set("tenant_verb", "set").set("values", std::move(body.values));
+      break;
+    }
     case ControlVerb::kRemove:
       content.set("tenant_verb", "remove")
           .set("files", routed.has("purge")              ? "purge"
@@ -174,14 +184,24 @@ void ControlRequests::poll(const Open& open, const RoutedRequest& routed, Time n
                          fmt::format("{} for one token, {} together", kPollsOfHolderMax, kPollsMax),
                          "wait for their replies"});
   const auto after = routed.query.find("after");
-  polls_.push_back({open.request, open.who, routed.name,
-                    after == routed.query.end() ? 0 : after->second, now + kPollMax});
+  Poll poll;
+  poll.request = open.request;
+  poll.who = open.who;
+  poll.name = routed.name;
+  poll.after = after == routed.query.end() ? 0 : after->second;
+  poll.is_stream = after == routed.query.end() || routed.has("stream");
+  poll.until = now + (poll.is_stream ? kStreamMax : kPollMax);
+  poll.heard = now;
+  polls_.push_back(std::move(poll));
   watch_until_ = now + kWatchFor;
+  next_look_ = now;
 }
 
 void ControlRequests::tick(Time now) {
-  std::erase_if(polls_,
-                [&](const Poll& each) { return now >= each.until && reply_events(each, true); });
+  end_polls([&](Poll& each) {
+    return each.is_stream ? keep_alive(each, now) : now >= each.until && reply_events(each, true);
+  });
+  if (std::ranges::any_of(polls_, &Poll::is_stream)) watch_until_ = now + kWatchFor;
   if (now >= watch_until_) {
     watched_.clear();
     return;
@@ -196,7 +216,7 @@ void ControlRequests::see_tenant(const Json& tenant) {
   Watched& watched = watched_[name];
   if (watched.tenancy != number_of(tenant)) watched = Watched{number_of(tenant)};
   Json event = Json::object();
-  for (const char* key : {"name", "state", "why", "step", "max_steps", "reward"})
+  for (const char* key : {"name", "state", "why", "step", "max_steps", "reward", "staleness"})
     if (const Json* const value = tenant.find(key); value != nullptr) event.set(key, *value);
   std::string text = event.dump();
   if (text == watched.newest) return;
@@ -207,7 +227,7 @@ void ControlRequests::see_tenant(const Json& tenant) {
 }
 
 /// Looks at the list of all tenants, and replies to requests that wait for something new.
-void ControlRequests::see(const Json& answer, Time) {
+void ControlRequests::see(const Json& answer, Time now) {
   const Json* const all = answer.find("tenants");
   if (all == nullptr || !all->is_array()) return;
   std::vector<std::string> names;
@@ -218,7 +238,60 @@ void ControlRequests::see(const Json& answer, Time) {
   std::erase_if(watched_, [&](const auto& each) {
     return std::ranges::find(names, each.first) == names.end();
   });
-  std::erase_if(polls_, [this](const Poll& each) { return reply_events(each, false); });
+  end_polls([this, now](Poll& each) {
+    return each.is_stream ? stream_events(each, now) : reply_events(each, false);
+  });
+}
+
+/// Forgets the requests for which `has_ended` is true.
+void ControlRequests::end_polls(const std::function<bool(Poll&)>& has_ended) {
+  for (auto each = polls_.begin(); each != polls_.end();)
+    each = has_ended(*each) ? polls_.erase(each) : std::next(each);
+}
+
+/// True: the stream has ended.
+bool ControlRequests::keep_alive(Poll& stream, Time now) {
+  if (!stream.has_begun) {
+    if (now < stream.heard + kPollMax) return false;
+    return reply_events(stream, true);  // the run has not answered a single look
+  }
+  if (now >= stream.until) {
+    setup_.stream(stream.request, ": ask again\n\n", true);
+    return true;
+  }
+  if (now < stream.heard + kHeartbeatEvery) return false;
+  stream.heard = now;
+  setup_.stream(stream.request, ": the tenant is as before\n\n", false);
+  return false;
+}
+
+/// Sends the events that the client does not have. True: the stream has ended.
+bool ControlRequests::stream_events(Poll& stream, Time now) {
+  const auto found = watched_.find(stream.name);
+  const bool is_there = found != watched_.end() &&
+                        is_of(stream.who, stream.name, found->second.tenancy) &&
+                        (!stream.has_begun || found->second.tenancy == stream.tenancy);
+  if (!is_there && !stream.has_begun) return reply_events(stream, false);
+  if (!is_there) {
+    const Json left = Json::object().set("name", stream.name).set("state", "removed");
+    setup_.stream(stream.request, fmt::format("data: {}\n\n", left.dump()), true);
+    return true;
+  }
+  const Watched& watched = found->second;
+  stream.tenancy = watched.tenancy;
+  if (stream.after > watched.num_events) stream.after = 0;
+  std::string text;
+  const uint64_t first = watched.num_events - watched.events.size() + 1;
+  for (size_t i = 0; i < watched.events.size(); ++i)
+    if (first + i > stream.after)
+      text += fmt::format("id: {}\ndata: {}\n\n", first + i, watched.events[i].dump());
+  stream.after = watched.num_events;
+  if (text.empty() && stream.has_begun) return false;
+  if (text.empty()) text = ": nothing is newer\n\n";
+  stream.has_begun = true;
+  stream.heard = now;
+  setup_.stream(stream.request, text, false);
+  return false;
 }
 
 /// False: there is nothing new, and the request waits on.

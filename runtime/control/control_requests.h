@@ -2,7 +2,11 @@
 /// gives the same asks to TenantControl as `primerl-graph tenant` does, and makes the replies.
 ///
 ///   request -> rate, route, rights, upload rules -> ask "http/N" -> answer -> reply, audit line
-///   events  -> waits; "ls" is asked every 500 ms while somebody looks -> reply, at most after 25 s
+///   events  -> "ls" is asked every 500 ms while a client looks -> parts of a reply, one each time;
+///              with "after" one reply with all newer ones, at most after 25 s
+///
+/// A stream of events is in the form of Server-Sent Events. It ends when the tenant has left, and
+/// after kStreamMax. It has a comment every kHeartbeatEvery.
 ///
 /// A state machine: no thread, no clock, no socket. ControlApi passes it requests with their time.
 /// Not thread-safe.
@@ -29,11 +33,13 @@ namespace primerl {
 
 class ControlRequests {
  public:
-  static constexpr size_t kPollsMax = 32;         // requests for events that wait at once
+  static constexpr size_t kPollsMax = 32;         // requests for events at once, streams too
   static constexpr size_t kPollsOfHolderMax = 4;  // of one token
   static constexpr size_t kEventsMax = 256;       // kept of one tenant; older ones are dropped
   static constexpr Duration kPollMax = Duration::seconds(25);
   static constexpr Duration kLookEvery = Duration::milliseconds(500);
+  static constexpr Duration kStreamMax = Duration::seconds(3600);
+  static constexpr Duration kHeartbeatEvery = Duration::seconds(15);
   static constexpr Duration kWatchFor = Duration::seconds(60);  // after the last look at events
 
   struct Reply {
@@ -44,6 +50,8 @@ class ControlRequests {
   struct Setup {
     std::filesystem::path run_folder;
     std::function<void(uint64_t request, const Reply& reply)> reply;
+    /// A part of a reply of events. `is_last`: no other part follows.
+    std::function<void(uint64_t request, const std::string& text, bool is_last)> stream;
     /// A new token for a tenant that has joined.
     std::function<Result<std::string>(const TokenHolder& holder)> new_token;
     std::function<void(const AuditEntry& entry)> audit;
@@ -79,6 +87,10 @@ class ControlRequests {
     std::string name;
     uint64_t after = 0;
     Time until;
+    bool is_stream = false;
+    bool has_begun = false;  // of a stream: a part was sent
+    uint32_t tenancy = 0;    // of a stream that has begun
+    Time heard;              // of a stream: when it was asked for, or its last part was sent
   };
   /// The events of a tenant while requests for events come.
   struct Watched {
@@ -94,6 +106,9 @@ class ControlRequests {
   void see(const Json& answer, Time now);
   void see_tenant(const Json& tenant);
   bool reply_events(const Poll& poll, bool is_late);
+  bool stream_events(Poll& stream, Time now);
+  bool keep_alive(Poll& stream, Time now);
+  void end_polls(const std::function<bool(Poll&)>& has_ended);
   Json answered(const Open& open, const Json& answer) const;
   void refuse(const Open& open, const ControlFault& fault);
   void note(const Open& open, int32_t status, const std::string& result);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "graph/spec.h"
+#include "graph/tenant_values.h"
 
 namespace primerl {
 namespace {
@@ -89,6 +90,8 @@ std::string_view operation_of(ControlVerb verb) {
       return "pauseTenant";
     case ControlVerb::kResume:
       return "resumeTenant";
+    case ControlVerb::kSet:
+      return "setTenant";
     case ControlVerb::kRemove:
       return "removeTenant";
     case ControlVerb::kEvents:
@@ -124,7 +127,14 @@ Json operation(const ControlRoute& route) {
       .set("description", route.is_for_tenants ? "for the operator, and for the tenant itself"
                                                : "for the operator")
       .set("parameters", std::move(parameters));
-  if (route.has_body) {
+  if (route.verb == ControlVerb::kSet) {
+    Json numbers = Json::object();
+    for (const std::string& key : TenantValues::keys())
+      numbers.set(key, Json::object().set("type", "number"));
+    Json values = Json::object().set("type", "object").set("properties", std::move(numbers));
+    made.set("requestBody",
+             Json::object().set("required", true).set("content", json_content(std::move(values))));
+  } else if (route.has_body) {
     Json text = Json::object().set("type", "string");
     Json file = Json::object()
                     .set("type", "object")
@@ -165,6 +175,10 @@ const std::vector<ControlRoute>& control_routes() {
       {V::kPause, "POST", "/v1/tenants/{name}/pause",
        "stops the tenant's source; rollouts in flight end", true},
       {V::kResume, "POST", "/v1/tenants/{name}/resume", "lets a paused tenant continue", true},
+      {V::kSet, "PATCH", "/v1/tenants/{name}",
+       "sets values while the tenant trains: a JSON object of numbers; 'share' only for the "
+       "operator",
+       true, true},
       {V::kRemove,
        "DELETE",
        "/v1/tenants/{name}",
@@ -177,10 +191,12 @@ const std::vector<ControlRoute>& control_routes() {
       {V::kEvents,
        "GET",
        "/v1/tenants/{name}/events",
-       "what has changed: state, step, reward. It waits at most 25 s for something new",
+       "what changes: state, step, reward, as a stream of Server-Sent Events. With 'after' one "
+       "JSON reply with all newer events, after at most 25 s",
        true,
        false,
-       {{"after", "the number of the last event that is known", false}}},
+       {{"after", "the number of the last event that is known", false},
+        {"stream", "a stream from 'after' on"}}},
       {V::kOpenApi, "GET", "/openapi.json", "this document", true}};
   return routes;
 }
@@ -235,6 +251,21 @@ UploadBody read_upload(std::string_view content_type, const std::string& body) {
   const auto text = json->get_string("file");
   if (!text.ok()) return fault(text.error().message());
   return {*text, std::nullopt};
+}
+
+ValuesBody read_values(const std::string& body) {
+  auto json = parse_json(body, "body");
+  const auto fault = [&](std::string what, std::string help) {
+    return ValuesBody{Json(), ControlFault{400, std::move(what), "body",
+                                           fmt::format("a JSON object of numbers with {}",
+                                                       fmt::join(TenantValues::keys(), ", ")),
+                                           std::move(help)}};
+  };
+  if (!json.ok()) return fault(json.error().message(), "send {\"max_off_policy_steps\": 1}");
+  const auto values = TenantValues::of(*json);
+  if (!values.ok())
+    return fault(values.error().message(), fmt::format("{}", values.error().text()));
+  return {*std::move(json), std::nullopt};
 }
 
 std::optional<ControlFault> fault_of_answer(const Json& answer) {

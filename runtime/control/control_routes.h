@@ -14,7 +14,7 @@
 
 namespace primerl {
 
-enum class ControlVerb { kAdd, kList, kShow, kPause, kResume, kRemove, kEvents, kOpenApi };
+enum class ControlVerb { kAdd, kList, kShow, kPause, kResume, kSet, kRemove, kEvents, kOpenApi };
 
 /// A key of a query; its value is a number.
 struct QueryKey {
@@ -53,6 +53,13 @@ struct UploadBody {
   std::optional<ControlFault> fault;
 };
 UploadBody read_upload(std::string_view content_type, const std::string& body);
+
+/// The values of a PATCH: a JSON object of numbers.
+struct ValuesBody {
+  Json values;
+  std::optional<ControlFault> fault;
+};
+ValuesBody read_values(const std::string& body);
 
 /// The refusal in an answer of TenantControl; no value: it did what was asked.
 std::optional<ControlFault> fault_of_answer(const Json& answer);

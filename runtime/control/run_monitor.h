@@ -73,6 +73,10 @@ class RunMonitor {
   void publish_steps();
   /// Call it regularly: deadlines of agents, silent workers, drains and restarts.
   void tick();
+  /// The time until tick() or apply_commands() has something to do; `most` if that is later.
+  Duration time_to_next(Duration most) const {
+    return tenants_ == nullptr ? most : tenants_->time_to_next(most, clock_());
+  }
   /// Whether every process has ended and none will be restarted.
   bool all_closed() const;
   void kill_all();

@@ -61,10 +61,13 @@ void RunMonitor::describe(const HostedTenant& tenant, Json& picture) const {
   if (!now) return;
   if (now->served.engine) picture.set("engine_share", *now->served.engine);
   if (now->served.learner) picture.set("learner_share", *now->served.learner);
+  if (now->served.engine) picture.set("tokens_per_second", now->served.tokens_per_second);
   if (now->newest == nullptr) return;
   picture.set("step", now->newest->step);
-  for (const auto& [name, value] : now->newest->values)
+  for (const auto& [name, value] : now->newest->values) {
     if (name == "reward/all/mean") picture.set("reward", value);
+    if (name == "off_policy/mean") picture.set("staleness", value);
+  }
 }
 
 void RunMonitor::show_tenants() {

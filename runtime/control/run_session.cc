@@ -75,10 +75,15 @@ Status RunSession::launch() {
 }
 
 void RunSession::watch() {
-  if (control_ != nullptr) control_->use(*plan_.catalog);
+  if (control_ != nullptr) {
+    control_->use(*plan_.catalog);
+    // The listener's thread may still call it when this session has ended.
+    control_->set_wake([inbox = inbox_] { inbox->wake(); });
+  }
+  commands_.watch();
   monitor_->on_launched();
   while (!monitor_->all_closed()) {
-    auto event = inbox_->take(kSessionTick);
+    auto event = inbox_->take(monitor_->time_to_next(kSessionTick), commands_.descriptor());
     for (int i = 0; event && i < kEventsMax; ++i) {
       monitor_->handle(*event);
       event = inbox_->take(Duration());

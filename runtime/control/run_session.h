@@ -28,7 +28,8 @@
 
 namespace primerl {
 
-/// How often a session checks its workers and the terminal.
+/// How often a session checks its workers and the terminal at least. A message of a worker and a
+/// request of a person are handled at once.
 inline constexpr Duration kSessionTick = Duration::milliseconds(100);
 
 /// How a start ended, for the summary and for run.json.

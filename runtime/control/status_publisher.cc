@@ -127,12 +127,15 @@ TenantSlot StatusPublisher::slot_of(const std::string& tenant) const {
 void StatusPublisher::show_tenants(const std::vector<ServedTenant>& tenants) {
   slots_.clear();
   max_steps_.clear();
+  std::set<std::string> present;
   for (const ServedTenant& tenant : tenants) {
+    present.insert(tenant.name);
     if (tenant.slot.is_none()) continue;
     slots_[tenant.name] = tenant.slot;
     max_steps_[tenant.name] = tenant.max_steps;
   }
   store_.serve(tenants);
+  if (metrics_ != nullptr) metrics_->keep(present);
 }
 
 void StatusPublisher::publish_step(const StepLine& line, Time now, Published& published) {

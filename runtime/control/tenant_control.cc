@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
-#include "graph/joining.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -34,6 +34,8 @@ TenantChange::Kind change_of(OrderKind kind) {
       return TenantChange::Kind::kPause;
     case OrderKind::kResume:
       return TenantChange::Kind::kResume;
+    case OrderKind::kSet:
+      return TenantChange::Kind::kSet;
     case OrderKind::kDrain:
     case OrderKind::kDestroy:
       break;
@@ -59,23 +61,15 @@ double number_in(const std::string& table, std::string_view key) {
   return at == std::string::npos ? 0 : std::strtod(table.c_str() + at + line.size(), nullptr);
 }
 
-Result<RemovedFiles> files_of(const Json& content) {
-  ASSIGN_OR_RETURN(const std::string files, content.get_string("files"));
-  if (files == "keep") return RemovedFiles::kKeep;
-  if (files == "keep_checkpoints") return RemovedFiles::kKeepCheckpoints;
-  if (files == "purge") return RemovedFiles::kPurge;
-  return error(Code::kInvalid, "'files' is keep, keep_checkpoints or purge, not '{}'", files);
-}
-
 }  // namespace
 
-std::vector<std::string> hosted_names(const fs::path& run_folder) {
-  std::vector<std::string> names;
+std::vector<ServedTenant> hosted_tenants(const fs::path& run_folder) {
+  std::vector<ServedTenant> all;
   const auto text = read_text_file(tenants_file(run_folder), kTenantsFileBytesMax);
-  if (!text.ok()) return names;
+  if (!text.ok()) return all;
   const auto json = parse_json(*text, "tenants.json");
   const Json* tenants = json.ok() ? json->find("tenants") : nullptr;
-  if (tenants == nullptr || !tenants->is_array()) return names;
+  if (tenants == nullptr || !tenants->is_array()) return all;
   for (const Json& one : tenants->as_array()) {
     const auto name = one.get_string("name");
     const auto number = one.get_int("number");
@@ -83,8 +77,19 @@ std::vector<std::string> hosted_names(const fs::path& run_folder) {
     HostedTenant tenant;
     tenant.name = *name;
     tenant.tenancy = static_cast<uint32_t>(*number);
-    names.push_back(tenancy_name(named(tenant)));
+    if (const auto table = one.get_string("table"); table.ok()) tenant.table = *table;
+    ServedTenant& served = all.emplace_back(served_tenant(tenant));
+    served.slot = TenantSlot();
+    const auto state = one.get_string("state"), why = one.get_string("why");
+    served.state = state.ok() ? *state : "";
+    served.why = why.ok() ? *why : "";
   }
+  return all;
+}
+
+std::vector<std::string> hosted_names(const fs::path& run_folder) {
+  std::vector<std::string> names;
+  for (ServedTenant& tenant : hosted_tenants(run_folder)) names.push_back(std::move(tenant.name));
   return names;
 }
 
@@ -140,6 +145,7 @@ Payload TenantControl::message_of(const TenantOrder& order) const {
       tenant != nullptr && tenant->tenancy == order.tenancy) {
     message.change.name = tenant->name;
     if (order.kind == OrderKind::kMake) message.change.table = tenant->table;
+    if (order.kind == OrderKind::kSet) message.change.table = tenant->values;
   } else if (order.slot.index() < plan_.tenants.size()) {
     message.change.name = plan_.tenants[order.slot.index()].name;
   }
@@ -164,6 +170,7 @@ void TenantControl::begin_round(TenantSlot slot) {
   Drain& drain = drains_[slot];
   ++drain.round;
   drain.steps.clear();
+  drain.next_at.reset();
   for (const ProcessId process : ready_) send({OrderKind::kDrain, slot, tenant->tenancy}, process);
 }
 
@@ -195,7 +202,18 @@ void TenantControl::process_ready(ProcessId process, Time now) {
   }
 }
 
+Duration TenantControl::time_to_next(Duration most, Time now) const {
+  for (const auto& [slot, drain] : drains_)
+    if (drain.next_at) most = std::min(most, std::max(*drain.next_at - now, Duration()));
+  return most;
+}
+
 void TenantControl::tick(Time now) {
+  for (auto& [slot, drain] : drains_) {
+    if (!drain.next_at || now < *drain.next_at) continue;
+    drain.next_at.reset();
+    begin_round(slot);
+  }
   for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
     auto& [slot, one] = *waiting;
     const HostedTenant* tenant = table_.holder(slot);
@@ -258,10 +276,13 @@ Status TenantControl::on_drained(ProcessId from, const TenantAnswered& answered,
   uint64_t sum = 0;
   for (const auto& [process, steps] : drain.steps) sum += steps;
   if (drain.last != sum) {
-    drain.last = sum;
+    const bool changes = std::exchange(drain.last, sum).has_value();
     waiting_.insert_or_assign(answered.slot,
                               Waiting{{OrderKind::kDrain, answered.slot, answered.tenancy}, now});
-    begin_round(answered.slot);
+    if (changes)
+      drain.next_at = now + kRoundPause;
+    else
+      begin_round(answered.slot);
     return ok();
   }
   std::optional<TenantOrder> destroy;
@@ -297,128 +318,6 @@ void TenantControl::remove_files(const HostedTenant& tenant) {
   for (const fs::path& path : gone)
     if (const Status removed = setup_.files->remove_all(path); !removed.ok())
       setup_.warn(fmt::format("tenant '{}' has left a file: {}", name, removed.error().text()));
-}
-
-void TenantControl::refuse(const std::string& id, const std::string& why, bool is_bad) {
-  Json answer = Json::object().set("error", why);
-  if (is_bad) answer.set("is_bad", true);
-  setup_.answer(id, answer);
-}
-
-/// A person can repair what is invalid by another command; everything else is the run's state.
-void TenantControl::refuse(const std::string& id, const Error& why) {
-  const Code code = why.code();
-  Json answer = Json::object().set("error", why.text()).set("code", to_string(code));
-  if (code != Code::kExhausted && code != Code::kIo) answer.set("is_bad", true);
-  setup_.answer(id, answer);
-}
-
-void TenantControl::ask(const std::string& id, const Json& content, const std::string& why_not,
-                        Time now) {
-  const auto verb = content.get_string("tenant_verb");
-  if (!verb.ok()) return refuse(id, verb.error());
-  if (*verb == "ls") return list(id);
-  const auto name = content.get_string("name");
-  if (name.ok() && is_of_another(content, *name))
-    return refuse(id, unknown_tenant(*name, {}, "this run"));
-  if (*verb == "show") return name.ok() ? show(id, *name) : refuse(id, name.error());
-  if (!why_not.empty()) return refuse(id, why_not, false);
-  if (*verb == "add") return add(id, content, now);
-  change(id, *verb, content, now);
-}
-
-/// Whether the request is about an earlier tenant of this name.
-bool TenantControl::is_of_another(const Json& content, const std::string& name) const {
-  const auto number = content.get_int("number");
-  const HostedTenant* const tenant = table_.find(name);
-  return number.ok() && tenant != nullptr && std::cmp_not_equal(tenant->tenancy, *number);
-}
-
-void TenantControl::add(const std::string& id, const Json& content, Time now) {
-  const auto file = content.get_string("file");
-  if (!file.ok()) return refuse(id, file.error());
-  std::map<std::string, std::string> present;
-  for (uint32_t slot = 0; slot < plan_.num_slots(); ++slot)
-    if (const HostedTenant* tenant = table_.holder(TenantSlot(slot)); tenant != nullptr)
-      present.emplace(tenant->name, tenant->table);
-  const CheckedTenant checked =
-      check_joining_tenant(*file, plan_, present, Overrides(), *plan_.catalog);
-  const std::string findings = render(checked.diagnostics, checked.sources);
-  if (checked.tenant == nullptr)
-    return setup_.answer(id, Json::object()
-                                 .set("error", fmt::format("the tenant in '{}' cannot join", *file))
-                                 .set("is_bad", true)
-                                 .set("findings", findings));
-  if (checked.table.size() > kTenantTableBytesMax)
-    return refuse(id,
-                  error(Code::kInvalid,
-                        "the table of tenant '{}' has {} bytes with all its values, at most {} fit",
-                        checked.tenant->name, checked.table.size(), kTenantTableBytesMax)
-                      .note("write shorter texts or fewer environments"));
-  const Json before = table_.json();
-  const std::string name = checked.tenant->name;
-  if (const auto admitted = table_.admit(name, checked.table); !admitted.ok())
-    return refuse(id, admitted.error());
-  if (const Status saved = save(); !saved.ok()) {
-    CHECK(table_.restore(before).ok(), "a table of tenants does not read its own text");
-    return refuse(id, saved.error());
-  }
-  // A crash from here on sends the order at the next start.
-  send_to_ready(table_.start(name).value(), now);
-  Json answer = Json::object().set("tenant", picture(*table_.find(name), false));
-  if (!findings.empty()) answer.set("findings", findings);
-  setup_.answer(id, answer);
-}
-
-void TenantControl::change(const std::string& id, const std::string& verb, const Json& content,
-                           Time now) {
-  const auto name = content.get_string("name");
-  if (!name.ok()) return refuse(id, name.error());
-  const Json before = table_.json();
-  std::optional<HostedTenant> there;
-  if (const HostedTenant* found = table_.find(*name); found != nullptr) there = *found;
-  std::optional<TenantOrder> order;
-  if (verb == "pause" || verb == "resume") {
-    const auto changed = verb == "pause" ? table_.pause(*name) : table_.resume(*name);
-    if (!changed.ok()) return refuse(id, changed.error());
-    order = *changed;
-  } else if (verb == "remove") {
-    const auto files = files_of(content);
-    if (!files.ok()) return refuse(id, files.error());
-    const auto removed = table_.remove(*name, *files);
-    if (!removed.ok()) return refuse(id, removed.error());
-    order = *removed;
-    there->files = *files;
-    if (table_.find(*name) == nullptr) remove_files(*there);
-  } else {
-    return refuse(id, fmt::format("a run has no request '{}' about tenants", verb), true);
-  }
-  if (const Status saved = save(); !saved.ok()) {
-    CHECK(table_.restore(before).ok(), "a table of tenants does not read its own text");
-    return refuse(id, saved.error());
-  }
-  if (order) send_to_ready(*order, now);
-  const HostedTenant* left = table_.find(*name);
-  Json one = picture(left == nullptr ? *there : *left, false);
-  if (left == nullptr) one.set("state", "removed");
-  setup_.answer(id, Json::object().set("tenant", std::move(one)));
-}
-
-void TenantControl::list(const std::string& id) {
-  Json tenants = Json::array();
-  for (const auto& [name, tenant] : table_.tenants()) tenants.push_back(picture(tenant, false));
-  setup_.answer(id, Json::object()
-                        .set("tenants", std::move(tenants))
-                        .set("slots", plan_.num_slots())
-                        .set("free", table_.num_free_slots()));
-}
-
-void TenantControl::show(const std::string& id, const std::string& name) {
-  if (const HostedTenant* tenant = table_.find(name); tenant != nullptr)
-    return setup_.answer(id, Json::object().set("tenant", picture(*tenant, true)));
-  std::vector<std::string> names;
-  for (const auto& [each, tenant] : table_.tenants()) names.push_back(each);
-  refuse(id, unknown_tenant(name, names, "this run"));
 }
 
 Json TenantControl::picture(const HostedTenant& tenant, bool with_table) const {

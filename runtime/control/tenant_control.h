@@ -11,7 +11,9 @@
 /// lives: a process that hangs sends no heartbeat, and the RunMonitor kills it.
 ///
 /// A tenant has drained when two rounds in a row find it idle in every process, with equal numbers
-/// of steps: a message that was under way in one round shows as a step in the next.
+/// of steps: a message that was under way in one round shows as a step in the next. The second
+/// round goes out with the last answer to the first one. While the numbers still change, a round
+/// goes out kRoundPause after the answers to the one before.
 ///
 /// A state machine: no thread, no clock. Its owner (RunMonitor) passes it every request and message
 /// with its time. Not thread-safe.
@@ -37,8 +39,10 @@ namespace primerl {
 /// The table of a served run, in its folder.
 std::filesystem::path tenants_file(const std::filesystem::path& run_folder);
 
-/// The names in files (tenancy_name()) of the tenants in the table of an earlier start; none if
-/// there is no table, or if it is damaged, which TenantControl::open() reports.
+/// The tenants in the table of an earlier start, without slots; none if there is no table, or if it
+/// is damaged, which TenantControl::open() reports.
+std::vector<ServedTenant> hosted_tenants(const std::filesystem::path& run_folder);
+/// Their names in files (tenancy_name()).
 std::vector<std::string> hosted_names(const std::filesystem::path& run_folder);
 
 /// The tenant as the status of the run shows it. Its steps and share are read from its table.
@@ -46,6 +50,8 @@ ServedTenant served_tenant(const HostedTenant& tenant);
 
 class TenantControl {
  public:
+  static constexpr Duration kRoundPause = Duration::milliseconds(10);
+
   struct Setup {
     std::filesystem::path run_folder;
     std::function<void(ProcessId to, Payload message)> send;
@@ -65,7 +71,8 @@ class TenantControl {
   /// Whether a request is one of `tenant`: it has "tenant_verb".
   static bool is_ask(const Json& content) { return content.find("tenant_verb") != nullptr; }
   /// "tenant_verb" is "add" with "file", an absolute path; "ls"; or "show", "pause", "resume" and
-  /// "remove" with "name", "remove" also with "files" ("keep", "keep_checkpoints" or "purge").
+  /// "remove" with "name", "remove" also with "files" ("keep", "keep_checkpoints" or "purge");
+  /// "set" with "name" and "values", an object of numbers (graph/tenant_values.h).
   /// `why_not`: why the run changes no tenant now; "" when it does. The answer to "ls" has
   /// "tenants", "slots" and "free"; every other answer has "tenant", as it is after the request.
   /// A request with "number" is about that use of the name alone.
@@ -84,8 +91,11 @@ class TenantControl {
   void process_ready(ProcessId process, Time now);
   void process_died(ProcessId process) { ready_.erase(process); }
   bool is_ready(ProcessId process) const { return ready_.contains(process); }
-  /// Repeats orders that wait for an answer for longer than dead_after.
+  /// Repeats orders that wait for an answer for longer than dead_after, and begins rounds of drains
+  /// that are due.
   void tick(Time now);
+  /// The time until the next round is due; at most `most`.
+  Duration time_to_next(Duration most, Time now) const;
 
   const TenantTable& table() const { return table_; }
   /// Whether the table has changed since the last call.
@@ -99,6 +109,7 @@ class TenantControl {
     uint32_t round = 0;
     std::map<ProcessId, uint64_t> steps;  // of this round
     std::optional<uint64_t> last;         // their sum in the round before
+    std::optional<Time> next_at;          // the next round begins then
   };
   /// An order that waits for answers.
   struct Waiting {
@@ -108,6 +119,9 @@ class TenantControl {
 
   void add(const std::string& id, const Json& content, Time now);
   void change(const std::string& id, const std::string& verb, const Json& content, Time now);
+  void set(const std::string& id, const Json& content, Time now);
+  std::map<std::string, std::string> present_tables() const;
+  void refuse_unknown(const std::string& id, const std::string& name);
   void list(const std::string& id);
   void show(const std::string& id, const std::string& name);
   void refuse(const std::string& id, const std::string& why, bool is_bad);

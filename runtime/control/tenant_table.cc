@@ -38,6 +38,7 @@ Json json_of(const HostedTenant& tenant) {
       .set("is_drained", tenant.is_drained)
       .set("was_paused", tenant.was_paused)
       .set("unanswered", Json::list(unanswered))
+      .set("values", tenant.values)
       .set("table", tenant.table);
 }
 
@@ -57,6 +58,10 @@ Result<HostedTenant> read_tenant(const Json& json, size_t num_slots, size_t num_
   ASSIGN_OR_RETURN(tenant.is_drained, json.get_bool("is_drained"));
   ASSIGN_OR_RETURN(tenant.was_paused, json.get_bool("was_paused"));
   ASSIGN_OR_RETURN(tenant.table, json.get_string("table"));
+  // A table of an earlier program has none.
+  if (json.find("values") != nullptr) {
+    ASSIGN_OR_RETURN(tenant.values, json.get_string("values"));
+  }
   const auto known = std::ranges::find(kStates, state);
   if (known == kStates.end()) return corrupt("a state is unknown");
   if (slot < 0 || std::cmp_greater_equal(slot, num_slots)) return corrupt("a slot is unknown");
@@ -201,6 +206,14 @@ Result<TenantOrder> TenantTable::resume(std::string_view name) {
   return order(*tenant, OrderKind::kResume);
 }
 
+Result<TenantOrder> TenantTable::set(std::string_view name, std::string table, std::string values) {
+  ASSIGN_OR_RETURN(HostedTenant * tenant,
+                   known(name, "set", {TenantState::kTraining, TenantState::kPaused}));
+  tenant->table = std::move(table);
+  tenant->values = std::move(values);
+  return order(*tenant, OrderKind::kSet);
+}
+
 Result<std::optional<TenantOrder>> TenantTable::remove(std::string_view name, RemovedFiles files) {
   using S = TenantState;
   ASSIGN_OR_RETURN(HostedTenant * tenant, known(name, "removed",
@@ -291,6 +304,7 @@ std::vector<TenantOrder> TenantTable::on_restarted(ProcessId process) {
     if (state == TenantState::kPaused) add(OrderKind::kPause);
     // The end of its pause may be in the table and not in the record that the process followed.
     if (state == TenantState::kTraining && tenant.was_paused) add(OrderKind::kResume);
+    if (!tenant.values.empty() && !tenant.is_drained) add(OrderKind::kSet);
     if (state == TenantState::kDraining) add(awaited(tenant));
   }
   return orders;

@@ -34,7 +34,7 @@ std::string_view to_string(TenantState state);  // "admitted", "starting", ...
 /// An order to processes. All processes answer kMake, kDrain and kDestroy; the others have no
 /// answer.
 struct TenantOrder {
-  enum class Kind { kMake, kStart, kPause, kResume, kDrain, kDestroy };
+  enum class Kind { kMake, kStart, kPause, kResume, kDrain, kDestroy, kSet };
   Kind kind = Kind::kMake;
   TenantSlot slot;
   uint32_t tenancy = 0;
@@ -49,7 +49,8 @@ struct HostedTenant {
   std::string name;
   TenantSlot slot;
   uint32_t tenancy = 0;
-  std::string table;  // with all its values, see tenant_tables()
+  std::string table;   // with all its values, those that were set too; see tenant_tables()
+  std::string values;  // all that were ever set (graph/tenant_values.h)
   TenantState state = TenantState::kAdmitted;
   std::string why;                           // a reason to end as failed
   bool is_removed = false;                   // it leaves the table when its slot is free
@@ -75,6 +76,9 @@ class TenantTable {
   /// kInvalid: the tenant does not train, or is not paused.
   Result<TenantOrder> pause(std::string_view name);
   Result<TenantOrder> resume(std::string_view name);
+  /// The tenant has this table and these values from now on. Returns kSet. kInvalid: it neither
+  /// trains nor is paused.
+  Result<TenantOrder> set(std::string_view name, std::string table, std::string values);
   /// The tenant drains, and leaves the table when its slot is free. One that was only admitted, has
   /// ended or has failed leaves at once, without an order. The last call decides about `files`.
   Result<std::optional<TenantOrder>> remove(std::string_view name,

@@ -93,6 +93,7 @@ void CafExecutor::Core::watch_slots(Time now) {
       if (is_over() || is_over()) drained.push_back(slot);
     }
     for (const TenantSlot slot : drained) slot_drains_.erase(slot);
+    for (auto& [slot, drain] : slot_drains_) timers_->look_by(now + drain.next_pause());
   }
   if (!setup_.events.tenant_drained) return;
   for (const TenantSlot slot : drained) setup_.events.tenant_drained(slot);

@@ -40,6 +40,15 @@ void CafTimers::notice() {
   changed_.notify_one();
 }
 
+void CafTimers::look_by(Time at) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (at >= look_by_) return;
+    look_by_ = at;
+  }
+  changed_.notify_one();
+}
+
 void CafTimers::stop() {
   {
     const std::lock_guard lock(mutex_);
@@ -69,9 +78,12 @@ void CafTimers::run() {
   while (!is_stopping_) {
     const Time now = clock_.now();
     const auto due = take_due(now);
-    const bool looks = is_noticed_ || now >= next_look;
+    const bool looks = is_noticed_ || now >= std::min(next_look, look_by_);
     if (!due.empty() || looks) {
-      is_noticed_ = false;
+      if (looks) {
+        is_noticed_ = false;
+        look_by_ = kNever;
+      }
       lock.unlock();
       for (const GroupId group : due) ring_(group);
       if (looks) {
@@ -81,7 +93,8 @@ void CafTimers::run() {
       lock.lock();
       continue;
     }
-    const Time until = alarms_.empty() ? next_look : std::min(next_look, alarms_.top().at);
+    Time until = std::min(next_look, look_by_);
+    if (!alarms_.empty()) until = std::min(until, alarms_.top().at);
     changed_.wait_until(lock, clock_.at(until));
   }
 }

@@ -1,8 +1,8 @@
 /// CafTimers: the timer service of a process: one thread, one heap, joined at the end.
 ///
 /// Every group has at most one alarm, its earliest timer. ring() is called once for it, on the
-/// service's thread, at or after its time. look() is called every `tick`, and soon after notice():
-/// it checks deadlines, stalls and the end of a drain. Neither may block.
+/// service's thread, at or after its time. look() is called every `tick`, soon after notice(), and
+/// at the time of look_by(): it checks deadlines, stalls and the end of a drain. Neither may block.
 #pragma once
 
 #include <condition_variable>
@@ -34,6 +34,8 @@ class CafTimers {
   bool has_alarm() const;
   /// Asks for a look() soon. Any thread.
   void notice();
+  /// Asks for a look() at `at` or earlier. The earliest counts, until the next look(). Any thread.
+  void look_by(Time at);
   /// No ring() or look() is called after it returns. Idempotent; must not be called from ring() or
   /// look().
   void stop();
@@ -60,6 +62,7 @@ class CafTimers {
   std::vector<Time> armed_;  // by group; kNever without an alarm
   size_t num_armed_ = 0;
   bool is_noticed_ = false;
+  Time look_by_ = kNever;
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,8 @@
 #include "runtime/exec/drain.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace primerl {
 
 bool DrainDetector::is_over(std::span<const GroupCounts> groups) {
@@ -17,6 +20,10 @@ bool DrainDetector::is_over(std::span<const GroupCounts> groups) {
   num_steps_ = steps;
   num_shipped_ = shipped;
   return over;
+}
+
+Duration SlotDrain::next_pause() {
+  return std::exchange(pause_, std::min(pause_ * 2, kLookAfterMax));
 }
 
 bool SlotDrain::is_over(std::span<const SlotCounts> groups) {

@@ -25,8 +25,15 @@ class DrainDetector {
 /// group idle for the slot, none of its messages between them, and the same numbers. A value.
 class SlotDrain {
  public:
+  /// The pauses between looks double from the first to the last.
+  static constexpr Duration kLookAfterMin = Duration::milliseconds(1);
+  static constexpr Duration kLookAfterMax = Duration::milliseconds(64);
+
   /// True: the slot has drained here.
   bool is_over(std::span<const SlotCounts> groups);
+  /// The pause before the next look. A slot that is idle has drained within a few milliseconds; one
+  /// whose rollouts end first must not cost many looks.
+  Duration next_pause();
   /// drain_max after the order, and after the last byte of a checkpoint. Then actors that still
   /// wait count as idle: a message of theirs was lost with a fault.
   Time deadline;
@@ -35,6 +42,7 @@ class SlotDrain {
  private:
   bool was_quiet_ = false;
   uint64_t num_shipped_ = 0;
+  Duration pause_ = kLookAfterMin;
 };
 
 }  // namespace primerl

@@ -102,6 +102,8 @@ class GroupActors {
   /// Puts place holders in the place of the slot's actors, and forgets all of the slot. The tenant
   /// has left already.
   void vacate(TenantSlot tenant, Time now);
+  /// Actors see the tenants of GroupTenants from now on.
+  void refresh_tenants();
   /// Whether a work call of the actor may have something to do. After each step of the actor.
   void set_may_work(uint32_t actor, bool may_work) { slots_[actor].may_work = may_work; }
 

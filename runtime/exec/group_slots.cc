@@ -128,7 +128,12 @@ Status GroupActors::restore_slots(const GroupState& state, Time now) {
     }
     RETURN_IF_ERROR(occupy(tenant, now));
   }
+  refresh_tenants();
   return ok();
+}
+
+void GroupActors::refresh_tenants() {
+  for (ActorSlot& slot : slots_) slot.running->refresh_tenants();
 }
 
 }  // namespace primerl

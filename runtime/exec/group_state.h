@@ -222,10 +222,11 @@ struct GroupState {
   std::set<TenantSlot> finished;             // tenants for which services().finish() was called
   std::map<TenantSlot, std::string> failed;  // tenants that failed here, with the reason
   std::set<TenantSlot> set_aside;
-  std::vector<SavedSlot> slots;         // tenants that joined and have not left, by slot
-  std::map<TenantSlot, uint32_t> left;  // newest tenancy of each free slot that a tenant left
-  std::set<TenantSlot> paused;          // slots of the file's tenants that are paused
-  std::set<TenantSlot> leaving;         // slots that drain without a failure
+  std::vector<SavedSlot> slots;              // tenants that joined and have not left, by slot
+  std::map<TenantSlot, uint32_t> left;       // newest tenancy of each free slot that a tenant left
+  std::set<TenantSlot> paused;               // slots of the file's tenants that are paused
+  std::map<TenantSlot, std::string> values;  // values that were set (graph/tenant_values.h)
+  std::set<TenantSlot> leaving;              // slots that drain without a failure
   bool work_armed = false;
   uint64_t work_arrival = 0;
   std::vector<SavedActor> actors;       // in the order of the group's instances
@@ -246,11 +247,11 @@ struct GroupState {
         "num_restarts", &G::num_restarts)("num_abandoned", &G::num_abandoned)(
         "last_arrival", &G::last_arrival)("is_draining", &G::is_draining)("finished", &G::finished)(
         "failed", &G::failed)("set_aside", &G::set_aside)("slots", &G::slots)("left", &G::left)(
-        "paused", &G::paused)("leaving", &G::leaving)("work_armed", &G::work_armed)(
-        "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
-        "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers)(
-        "slot_shipped", &G::slot_shipped)("slot_received", &G::slot_received)("resources",
-                                                                              &G::resources);
+        "paused", &G::paused)("values", &G::values)("leaving", &G::leaving)(
+        "work_armed", &G::work_armed)("work_arrival", &G::work_arrival)("actors", &G::actors)(
+        "in_links", &G::in_links)("out_links", &G::out_links)("inputs", &G::inputs)(
+        "timers", &G::timers)("peers", &G::peers)("slot_shipped", &G::slot_shipped)(
+        "slot_received", &G::slot_received)("resources", &G::resources);
   }
 };
 

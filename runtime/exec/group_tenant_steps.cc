@@ -51,6 +51,9 @@ void GroupSteps::run_tenant() {
     case TenantChange::Kind::kLeave:
       tenant_status_ = leave(change);
       return;
+    case TenantChange::Kind::kSet:
+      tenant_status_ = set_values(change);
+      return;
   }
 }
 
@@ -88,6 +91,14 @@ Status GroupSteps::join(const TenantChange& change) {
   (void)notify_resources(*tenant, TenantChange::Kind::kLeave);
   return Error(joined.error())
       .while_doing(fmt::format("tenant '{}' joins '{}'", change.name, planned_.name));
+}
+
+/// Actors are not called: they read a value when they need it.
+Status GroupSteps::set_values(const TenantChange& change) {
+  ASSIGN_OR_RETURN(auto tenant, common_->tenants.with_values(change));
+  common_->tenants.make(change, tenant);
+  actors_.refresh_tenants();
+  return notify_resources(*tenant, change.kind);
 }
 
 Status GroupSteps::leave(const TenantChange& change) {
@@ -162,6 +173,9 @@ Status GroupSteps::notify_of_joined() {
   for (const auto& tenant : common_->tenants.by_slot())
     if (tenant != nullptr && !common_->tenants.is_planned(tenant->slot))
       RETURN_IF_ERROR(notify_resources(*tenant, TenantChange::Kind::kJoin));
+  for (const TenantSlot slot : common_->tenants.with_values())
+    RETURN_IF_ERROR(
+        notify_resources(*common_->tenants.by_slot()[slot.index()], TenantChange::Kind::kSet));
   return ok();
 }
 

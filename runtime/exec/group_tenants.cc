@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "graph/tenant_values.h"
+
 namespace primerl {
 
 GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan)
@@ -31,6 +33,19 @@ Result<bool> GroupTenants::is_due(const TenantChange& change) const {
       .note("the slot is free after kLeave");
 }
 
+Result<std::shared_ptr<const Tenant>> GroupTenants::with_values(const TenantChange& change) const {
+  ASSIGN_OR_RETURN(const TenantValues values, TenantValues::read(change.table));
+  const auto found = values_.find(change.slot);
+  return values.applied_to(found == values_.end() ? tenants_[change.slot.index()]
+                                                  : found->second.before);
+}
+
+std::vector<TenantSlot> GroupTenants::with_values() const {
+  std::vector<TenantSlot> slots;
+  for (const auto& [slot, values] : values_) slots.push_back(slot);
+  return slots;
+}
+
 void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant> tenant) {
   const TenantSlot slot = change.slot;
   const auto joined = joined_.find(slot);
@@ -40,6 +55,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
       tenants_[slot.index()] = std::move(tenant);
       joined_[slot] = {slot, change.tenancy, change.name, change.table, false, false};
       left_.erase(slot);
+      values_.erase(slot);
       return;
     case TenantChange::Kind::kStart:
       if (joined != joined_.end()) joined->second.has_started = true;
@@ -59,7 +75,15 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
       tenants_[slot.index()] = nullptr;
       joined_.erase(slot);
       paused_.erase(slot);
+      values_.erase(slot);
       left_[slot] = change.tenancy;
+      return;
+    case TenantChange::Kind::kSet:
+      CHECK(tenant != nullptr && tenant->slot == slot, "values were set for another slot");
+      // The text has all values, so the first tenant is enough for the next one.
+      values_.try_emplace(slot, SetValues{"", tenants_[slot.index()]}).first->second.text =
+          change.table;
+      tenants_[slot.index()] = std::move(tenant);
       return;
   }
 }
@@ -99,6 +123,7 @@ void GroupTenants::save(GroupState& state) const {
   for (const auto& [slot, saved] : joined_) state.slots.push_back(saved);
   state.left = left_;
   state.paused = paused_;
+  for (const auto& [slot, values] : values_) state.values[slot] = values.text;
 }
 
 Status GroupTenants::restore(const GroupState& state, const TenantsBySlot& joined) {
@@ -118,6 +143,19 @@ Status GroupTenants::restore(const GroupState& state, const TenantsBySlot& joine
   }
   left_ = state.left;
   paused_ = state.paused;
+  // Values that were set before the state count no more.
+  for (const auto& [slot, values] : std::exchange(values_, {}))
+    if (tenants_[slot.index()] != nullptr &&
+        tenants_[slot.index()]->tenancy == values.before->tenancy && !joined_.contains(slot))
+      tenants_[slot.index()] = values.before;
+  for (const auto& [slot, text] : state.values) {
+    if (!is_there(slot) || tenants_[slot.index()] == nullptr)
+      return error(Code::kCorrupt, "a saved state has values for slot {}", slot.value);
+    const Tenant& tenant = *tenants_[slot.index()];
+    const TenantChange change = {TenantChange::Kind::kSet, slot, tenant.tenancy, tenant.name, text};
+    ASSIGN_OR_RETURN(auto changed, with_values(change));
+    make(change, std::move(changed));
+  }
   return ok();
 }
 

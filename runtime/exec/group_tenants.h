@@ -53,7 +53,10 @@ class GroupTenants {
   /// Whether the change changes anything: its tenancy is the slot's, or a newer one for a join.
   /// kInvalid: a tenant joins a slot that another has, or the plan has no such slot.
   Result<bool> is_due(const TenantChange& change) const;
-  /// Makes a change that is due. `tenant`: for kJoin.
+  /// The tenant of the slot of a kSet that is due, with the values of the change. kCorrupt: they
+  /// cannot be read.
+  Result<std::shared_ptr<const Tenant>> with_values(const TenantChange& change) const;
+  /// Makes a change that is due. `tenant`: for kJoin, and of with_values() for kSet.
   void make(const TenantChange& change, std::shared_ptr<const Tenant> tenant);
   /// A join failed here: the slot is free as before, and its number counts as used.
   void undo_join(const TenantChange& change);
@@ -64,6 +67,9 @@ class GroupTenants {
   /// The changes that a new actor must hear of again: kJoin, kStart and kPause of each slot. Those
   /// of `only`, or of all slots if it is none.
   std::vector<TenantChange> changes_of(TenantSlot only) const;
+
+  /// Slots whose tenants have values that were set.
+  std::vector<TenantSlot> with_values() const;
 
   /// Adds the slots in use, and those that were left.
   void save(GroupState& state) const;
@@ -77,6 +83,12 @@ class GroupTenants {
   std::map<TenantSlot, SavedSlot> joined_;
   std::map<TenantSlot, uint32_t> left_;  // newest tenancy of free slots that were used
   std::set<TenantSlot> paused_;          // of the plan's tenants
+  /// The text of values that were set, and the tenant without them.
+  struct SetValues {
+    std::string text;
+    std::shared_ptr<const Tenant> before;
+  };
+  std::map<TenantSlot, SetValues> values_;
 };
 
 }  // namespace primerl

@@ -47,6 +47,7 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
   const auto seed = static_cast<uint64_t>(common_->setup.plan->settings.seed);
   random_key_ = stable_hash(node_->name, seed);
   refresh_tenants();
+  if (!instance_->tenant.is_none()) began_with_ = by_slot_[instance_->tenant.index()];
 }
 
 void Running::refresh_tenants() {

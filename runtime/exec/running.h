@@ -196,8 +196,9 @@ class Running final : public Services, public OutputSink, public Resources {
   const bool is_vacant_;
   // The group's tenants when they changed last. A handler that runs apart reads its own copy.
   TenantsBySlot by_slot_;
-  std::vector<TenantSlot> tenants_;          // those that this instance serves
-  std::vector<int64_t> burst_, work_burst_;  // by output
+  std::shared_ptr<const Tenant> began_with_;  // its own tenant: the actor may keep pointers into it
+  std::vector<TenantSlot> tenants_;           // those that this instance serves
+  std::vector<int64_t> burst_, work_burst_;   // by output
   uint64_t random_key_ = 0;
   std::unique_ptr<Actor> actor_;  // made by start()
   bool has_begun_ = false;

@@ -56,6 +56,9 @@ void VirtualExecutor::remember(const TenantChange& change) {
     std::erase_if(changes, is_of);
     if (has_joined) return;  // the slot is as before it joined
   }
+  // The newest one has all values.
+  if (change.kind == TenantChange::Kind::kSet)
+    std::erase_if(changes, [&](const TenantChange& each) { return each.kind == change.kind; });
   changes.push_back(change);
 }
 

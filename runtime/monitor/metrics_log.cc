@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "graph/base/files.h"
@@ -193,6 +194,25 @@ Status MetricsLog::update_alarms(const std::string& tenant, int64_t step, double
     alarms_.changes.push_back(std::move(change));
   }
   return ok();
+}
+
+void MetricsLog::keep(const std::set<std::string>& present) {
+  std::vector<std::pair<double, std::string>> left;  // by time
+  for (const auto& [tenant, facts] : newest_)
+    if (!present.contains(tenant)) left.emplace_back(facts.time, tenant);
+  if (left.size() <= kLeftMax) return;
+  std::ranges::sort(left, std::greater<>());
+  for (size_t i = kLeftMax; i < left.size(); ++i) forget(left[i].second);
+}
+
+void MetricsLog::forget(const std::string& tenant) {
+  newest_.erase(tenant);
+  newest_evaluation_.erase(tenant);
+  first_time_.erase(tenant);
+  scores_.erase(tenant);
+  alarms_.alarms.forget(tenant);
+  std::erase_if(alarms_.changes,
+                [&](const AlarmChange& change) { return change.tenant == tenant; });
 }
 
 const StepFacts* MetricsLog::newest(const std::string& tenant) const {

@@ -68,6 +68,12 @@ class MetricsLog {
   /// `time`: seconds since time 0. The first error is permanent.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 
+  /// Most tenants that have left and are still in memory.
+  static constexpr size_t kLeftMax = 32;
+  /// The tenants of a run that is served, by the names of their lines. Others
+  /// stay in memory if they are among the kLeftMax that made a step last; files keep all.
+  void keep(const std::set<std::string>& present);
+
   /// The newest step of a tenant, null before the first.
   const StepFacts* newest(const std::string& tenant) const;
   /// The newest evaluation of a tenant in this start, null before the first.
@@ -86,6 +92,7 @@ class MetricsLog {
   Status write_line(const std::string& tenant, int64_t step, double time,
                     const MetricValues& values);
   Status remove_later(const std::string& tenant, int64_t step);
+  void forget(const std::string& tenant);
   /// Computes alarms and alarms.jsonl again from metrics.jsonl.
   Status read_alarms();
   Status update_alarms(const std::string& tenant, int64_t step, double time,

@@ -66,6 +66,8 @@ class RunAlarms {
                                const MetricValues& values);
   /// The alarms that are raised now, in the order of kAlarmKinds.
   std::vector<AlarmChange> raised(const std::string& tenant) const;
+  /// The tenant has left.
+  void forget(const std::string& tenant) { tenants_.erase(tenant); }
   /// The step of the tenant's last line; empty before the first.
   std::optional<int64_t> last_step(const std::string& tenant) const;
 

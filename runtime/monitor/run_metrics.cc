@@ -91,6 +91,7 @@ class Metrics {
   const RunSnapshot& picture_;
   const Time now_;
   std::vector<Said> said_;
+  const std::vector<bool> is_labelled_ = labelled_tenants(picture_);  // by slot
   PrometheusText out_;
 };
 
@@ -190,6 +191,8 @@ void Metrics::counts() {
   for (const Said& one : said_)
     for (const InstanceLoad& load : one.beat->instances) {
       if (load.instance >= plan_.instances.size()) continue;
+      const TenantSlot slot = plan_.instances[load.instance].tenant;
+      if (!slot.is_none() && !is_labelled_[slot.index()]) continue;
       for (const NamedCount& count : load.counts)
         families[prometheus_name("primerl_actor_", count.name) + "_total"]
                 [{one.planned->name, &plan_.instances[load.instance]}] +=
@@ -337,7 +340,7 @@ void Metrics::engines() {
     for (const Said& one : said_)
       for (const EngineReport& engine : one.beat->engines)
         if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size() &&
-            has_tenant(engine.tenant))
+            has_tenant(engine.tenant) && is_labelled_[engine.tenant])
           out_.sample({{"process", one.planned->name},
                        {"group", plan_.groups[engine.group].name},
                        {"engine", plan_.resources[engine.resource].name},

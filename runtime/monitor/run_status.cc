@@ -38,6 +38,7 @@ Json tenant_json(const TenantPicture& tenant, Time now) {
   if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
   if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));
   if (tenant.served.learner) one.set("learner_share", part(*tenant.served.learner));
+  if (tenant.served.engine) one.set("tokens_per_second", part(tenant.served.tokens_per_second));
   if (!tenant.alarms.empty()) {
     Json alarms = Json::array();
     for (const AlarmChange& alarm : tenant.alarms) alarms.push_back(alarm.json());

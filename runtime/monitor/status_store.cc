@@ -190,8 +190,8 @@ void StatusStore::count_engines(const ProcessPicture& before, const Heartbeat& b
 }
 
 void StatusStore::sample_served(Time now) {
-  if (!samples_.empty() && now - samples_.back().at < kSampleEvery) return;
   served_.at = now;
+  if (!samples_.empty() && now - samples_.back().at < kSampleEvery) return;
   samples_.push_back(served_);
   while (samples_.size() > kSamplesMax || now - samples_.front().at > kServedWindow)
     samples_.pop_front();
@@ -199,8 +199,10 @@ void StatusStore::sample_served(Time now) {
 
 ServedParts StatusStore::served_parts(size_t slot) const {
   const ServedTokens& before = samples_.front();
+  const double seconds = age(served_.at, before.at);
+  const double tokens = served_.engine[slot] - before.engine[slot];
   return {part_of(before.engine, served_.engine, slot),
-          part_of(before.learner, served_.learner, slot)};
+          part_of(before.learner, served_.learner, slot), seconds > 0 ? tokens / seconds : 0};
 }
 
 RunSnapshot StatusStore::picture() const {

@@ -48,6 +48,7 @@ struct ProcessPicture {
 /// over the last kServedWindow. None if no tokens were computed.
 struct ServedParts {
   std::optional<double> engine, learner;
+  double tokens_per_second = 0;  // that engines computed for the tenant
 };
 inline constexpr Duration kServedWindow = Duration::seconds(60);
 

@@ -1,7 +1,9 @@
 #include "runtime/monitor/tenant_metrics.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 
 #include "graph/base/histogram.h"
 
@@ -11,24 +13,29 @@ namespace {
 class TenantMetrics {
  public:
   TenantMetrics(PrometheusText& out, const RunSnapshot& picture, Time now)
-      : out_(out), picture_(picture), now_(now) {}
+      : out_(out), picture_(picture), now_(now), is_labelled_(labelled_tenants(picture)) {}
   void tenants();
   void states();
+  void shares();
   void training();
 
  private:
+  template <class Use>
+  void each(const Use& use) const {
+    for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+      if (is_labelled_[slot]) use(picture_.tenants[slot]);
+  }
+
   PrometheusText& out_;
   const RunSnapshot& picture_;
   const Time now_;
+  const std::vector<bool> is_labelled_;  // by slot
 };
 
-/// Labels are bounded by the slots: tenants that have left are only counted.
+/// Tenants that have left are only counted.
 void TenantMetrics::tenants() {
-  const auto each = [this](const auto& sample) {
-    for (const TenantPicture& tenant : picture_.tenants)
-      if (!tenant.name.empty()) sample(tenant);
-  };
   states();
+  shares();
   out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
   each([this](const TenantPicture& tenant) {
     if (tenant.max_steps > 0) out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
@@ -64,8 +71,42 @@ void TenantMetrics::states() {
   out_.gauge("primerl_tenants", "Tenants of the served run in each state.");
   for (const auto& [state, count] : counts) out_.sample({{"state", state}}, as_number(count));
   out_.gauge("primerl_tenant_state", "1 for the state that the tenant of a slot is in.");
-  for (const TenantPicture& tenant : picture_.tenants)
+  each([this](const TenantPicture& tenant) {
     if (!tenant.state.empty()) out_.sample({{"tenant", tenant.name}, {"state", tenant.state}}, 1.0);
+  });
+}
+
+/// The sum over the label is that of all tenants.
+void TenantMetrics::shares() {
+  struct Family {
+    std::string_view name, help;
+    std::function<std::optional<double>(const TenantPicture&)> value;
+  };
+  const Family families[] = {
+      {"primerl_tenant_tokens_per_second",
+       "Tokens that engines computed for the tenant in the last minute, a second.",
+       [](const TenantPicture& tenant) { return std::optional(tenant.served.tokens_per_second); }},
+      {"primerl_tenant_engine_share_ratio",
+       "The tenant's part of them; none were computed: no sample.",
+       [](const TenantPicture& tenant) { return tenant.served.engine; }},
+      {"primerl_tenant_learner_share_ratio", "The tenant's part of the tokens that were trained.",
+       [](const TenantPicture& tenant) { return tenant.served.learner; }},
+      {"primerl_tenant_promised_share_ratio", "The part that the tenant gets while all need it.",
+       [](const TenantPicture& tenant) { return std::optional(tenant.share); }}};
+  for (const Family& family : families) {
+    out_.gauge(family.name, family.help);
+    std::optional<double> others;
+    for (size_t slot = 0; slot < picture_.tenants.size(); ++slot) {
+      const TenantPicture& tenant = picture_.tenants[slot];
+      const auto value = tenant.name.empty() ? std::nullopt : family.value(tenant);
+      if (!value) continue;
+      if (is_labelled_[slot])
+        out_.sample({{"tenant", tenant.name}}, *value);
+      else
+        others = others.value_or(0) + *value;
+    }
+    if (others) out_.sample({{"tenant", kOtherTenants}}, *others);
+  }
 }
 
 /// The last line of metrics.jsonl of each tenant. Different metrics may become the same name; the
@@ -76,12 +117,13 @@ void TenantMetrics::training() {
     double value;
   };
   std::map<std::string, std::vector<Value>> families;
-  for (const TenantPicture& tenant : picture_.tenants)
-    if (tenant.newest != nullptr && !tenant.name.empty())
-      for (const auto& [metric, value] : tenant.newest->values)
-        if (!bucket_of_metric(metric))
-          families[prometheus_name("primerl_training_", metric)].push_back(
-              {tenant.name, metric, value});
+  each([&families](const TenantPicture& tenant) {
+    if (tenant.newest == nullptr) return;
+    for (const auto& [metric, value] : tenant.newest->values)
+      if (!bucket_of_metric(metric))
+        families[prometheus_name("primerl_training_", metric)].push_back(
+            {tenant.name, metric, value});
+  });
   for (const auto& [name, values] : families) {
     out_.gauge(name, fmt::format("{} of the last step, as in metrics.jsonl.", values[0].metric));
     for (const Value& one : values)
@@ -90,6 +132,19 @@ void TenantMetrics::training() {
 }
 
 }  // namespace
+
+std::vector<bool> labelled_tenants(const RunSnapshot& picture) {
+  std::vector<size_t> slots;
+  for (size_t slot = 0; slot < picture.tenants.size(); ++slot)
+    if (!picture.tenants[slot].name.empty()) slots.push_back(slot);
+  std::ranges::stable_sort(slots, std::greater<>(), [&](size_t slot) {
+    return picture.tenants[slot].served.tokens_per_second;
+  });
+  std::vector<bool> is_labelled(picture.tenants.size());
+  for (size_t i = 0; i < std::min(slots.size(), kTenantLabelsMax); ++i)
+    is_labelled[slots[i]] = true;
+  return is_labelled;
+}
 
 void write_tenant_metrics(PrometheusText& out, const RunSnapshot& picture, Time now) {
   TenantMetrics metrics(out, picture, now);

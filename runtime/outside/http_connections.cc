@@ -1,4 +1,4 @@
-#include "runtime/outside/http_connections.h"
+#include "runtime/outside/http_connection.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,50 +20,14 @@ namespace {
 constexpr size_t kScratchBytes = size_t{64} << 10;
 constexpr int kEventsMax = 256;  // of one wait()
 constexpr int kAcceptsMax = 64;  // of one event
-constexpr size_t kDiscardedMax = size_t{64} << 10;
 constexpr Duration kDiscardFor = Duration::seconds(1);
 constexpr Duration kAcceptAgainAfter = Duration::milliseconds(100);
-constexpr uint64_t kReplyHeadBytes = 512;
 // Numbers of descriptors that are no connection.
 constexpr uint64_t kWake = UINT64_MAX;
 constexpr uint64_t kFirstListener = UINT64_MAX - 16;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
-std::string head_of(const ClientReply& reply, bool keeps_alive) {
-  std::string head = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
-      reply.status, http_reason(reply.status),
-      reply.content_type.empty() ? kJsonContentType : reply.content_type, reply.body.size());
-  if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
-  if (reply.status == 429 || reply.status == 503)
-    head += fmt::format("Retry-After: {}\r\n", reply.retry_after);
-  if (reply.status == 401) head += "WWW-Authenticate: Bearer\r\n";
-  head += keeps_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
-  return head;
-}
-
 }  // namespace
-
-struct HttpConnections::Connection {
-  Number number = 0;
-  Descriptor socket;
-  Phase phase = Phase::kIdle;
-  uint32_t events = EPOLLIN;  // that epoll reports
-  std::optional<Time> deadline;
-  std::optional<std::list<Number>::iterator> waits;  // in waits_for_client_
-  std::string received;                              // bytes that the reader has not used
-  std::unique_ptr<HttpReader> reader;                // while a request arrives
-  std::string tenant;                                // of its key
-  std::optional<uint64_t> request;                   // accepted
-  bool is_admitted = false;
-  bool keeps_alive = true;
-  bool is_head = false;
-  uint64_t num_charged = 0;
-  std::string to_send;
-  size_t num_sent = 0;
-  size_t num_discarded = 0;
-  ClientRequest arrived;
-};
 
 HttpConnections::HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door)
     : options_(options),
@@ -94,22 +58,10 @@ Status HttpConnections::listen(int wake) {
 }
 
 Status HttpConnections::listen_on(const std::string& host, uint16_t port) {
-  const BoundAddress address = bound_address(host, port);
-  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  const auto fault = [&] {
-    const Code code = errno == EADDRINUSE ? Code::kExists : Code::kUnavailable;
-    return error(code, "cannot listen on {}:{}: {}", host, port, std::strerror(errno));
-  };
-  if (socket.get() < 0) return fault();
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (address.family() == AF_INET6)
-    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  if (::bind(socket.get(), address.get(), address.size) != 0) return fault();
-  if (::listen(socket.get(), SOMAXCONN) != 0) return fault();
+  ASSIGN_OR_RETURN(Descriptor socket, listening_socket(host, port));
   const auto bound = port_of(socket.get());
   if (!bound || !register_descriptor(socket.get(), EPOLLIN, kFirstListener + listeners_.size()))
-    return fault();
+    return error(Code::kUnavailable, "cannot listen on {}:{}: no epoll for it", host, port);
   port_ = *bound;
   listeners_.push_back(std::move(socket));
   return ok();
@@ -158,6 +110,8 @@ void HttpConnections::expire() {
 
 Duration HttpConnections::time_limit(Phase phase) const {
   switch (phase) {
+    case Phase::kHandshake:
+      return options_.handshake_timeout;
     case Phase::kIdle:
       return options_.idle_timeout;
     case Phase::kReceiving:
@@ -167,6 +121,7 @@ Duration HttpConnections::time_limit(Phase phase) const {
     case Phase::kDiscarding:
       return kDiscardFor;
     case Phase::kWaiting:
+    case Phase::kStreaming:
       break;
   }
   return Duration::forever();  // the actor replies in time
@@ -181,9 +136,9 @@ void HttpConnections::enter(Connection& connection, Phase phase) {
   connection.waits.reset();
   connection.phase = phase;
   // Most replies are sent at once: send() asks for EPOLLOUT where it must wait.
-  if (phase != Phase::kSending)
-    wait_for(connection, phase == Phase::kWaiting ? EPOLLRDHUP : EPOLLIN);
-  if (phase == Phase::kWaiting) return;
+  const bool is_actors = phase == Phase::kWaiting || phase == Phase::kStreaming;
+  if (phase != Phase::kSending) wait_for(connection, is_actors ? EPOLLRDHUP : EPOLLIN);
+  if (is_actors) return;
   connection.deadline = steady_now() + time_limit(phase);
   deadlines_.emplace(*connection.deadline, connection.number);
   connection.waits = waits_for_client_.insert(waits_for_client_.end(), connection.number);
@@ -194,7 +149,7 @@ void HttpConnections::wait_for(Connection& connection, uint32_t events) const {
   epoll_event event{};
   event.data.u64 = connection.number;
   event.events = events;
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.descriptor(), &event);
 }
 
 void HttpConnections::accept_all(int listener) {
@@ -227,9 +182,10 @@ void HttpConnections::add(Descriptor socket) {
   if (!register_descriptor(socket.get(), EPOLLIN, number)) return;
   auto connection = std::make_unique<Connection>();
   connection->number = number;
-  connection->socket = std::move(socket);
+  connection->socket = HttpSocket(std::move(socket));
   Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
-  enter(added, Phase::kIdle);
+  if (tls_ != nullptr) added.socket.encrypt(tls_);
+  enter(added, tls_ != nullptr ? Phase::kHandshake : Phase::kIdle);
 }
 
 void HttpConnections::release(Connection& connection) {
@@ -241,7 +197,7 @@ void HttpConnections::release(Connection& connection) {
 void HttpConnections::close(Connection& connection) {
   const Number number = connection.number;
   if (connection.request) {
-    if (connection.phase == Phase::kSending) {
+    if (connection.phase == Phase::kSending && !connection.is_streaming) {
       replied_.emplace_back(*connection.request, false);
     } else {
       accepted_.erase(*connection.request);
@@ -264,22 +220,39 @@ void HttpConnections::on_event(Number number, uint32_t events) {
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close(connection);
   switch (connection.phase) {
     case Phase::kWaiting:
+    case Phase::kStreaming:
       return close(connection);  // EPOLLRDHUP
     case Phase::kSending:
       return send(connection);
     case Phase::kDiscarding:
       return discard(connection);
+    case Phase::kHandshake:
+      return handshake(connection);
     case Phase::kIdle:
     case Phase::kReceiving:
       return receive(connection);
   }
 }
 
+void HttpConnections::handshake(Connection& connection) {
+  if (!std::exchange(connection.has_begun, true) && connection.socket.is_plain_client())
+    return refuse(connection, {400, "this port speaks TLS: use https://"});
+  const Transfer made = connection.socket.handshake();
+  if (made.end == Transfer::End::kSome) return enter(connection, Phase::kIdle);
+  wait_or_close(connection, made.end);
+}
+
+/// After a transfer without bytes.
+void HttpConnections::wait_or_close(Connection& connection, Transfer::End end) {
+  if (end == Transfer::End::kClosed) return close(connection);
+  wait_for(connection, end == Transfer::End::kWantsWrite ? EPOLLOUT : EPOLLIN);
+}
+
 void HttpConnections::receive(Connection& connection) {
-  const ssize_t got = ::recv(connection.socket.get(), scratch_.data(), scratch_.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return close(connection);
-  const std::string_view bytes(scratch_.data(), static_cast<size_t>(got));
+  const Transfer got = connection.socket.read(scratch_);
+  if (got.end != Transfer::End::kSome) return wait_or_close(connection, got.end);
+  wait_for(connection, EPOLLIN);
+  const std::string_view bytes(scratch_.data(), got.num_bytes);
   if (connection.received.empty()) return use(connection, bytes);
   connection.received += bytes;
   const std::string all = std::exchange(connection.received, {});
@@ -367,8 +340,7 @@ bool HttpConnections::admit(Connection& connection) {
   connection.num_charged = head.content_length.value_or(0);
   num_bytes_ += connection.num_charged;
   // A new connection has space for these bytes.
-  if (head.expects_continue)
-    (void)::send(connection.socket.get(), kContinue.data(), kContinue.size(), MSG_NOSIGNAL);
+  if (head.expects_continue) (void)connection.socket.write(kContinue);
   return true;
 }
 
@@ -406,74 +378,11 @@ std::optional<ClientRequest> HttpConnections::accept(uint64_t request) {
   return std::exchange(connection.arrived, {});
 }
 
-bool HttpConnections::reply(const ClientReply& reply) {
-  const auto found = accepted_.find(reply.request);
-  if (found == accepted_.end()) return false;
-  Connection& connection = *connections_.at(found->second);
-  accepted_.erase(found);
-  begin_reply(connection, reply);
-  return true;
-}
-
 std::vector<uint64_t> HttpConnections::remove_closed(size_t most) {
   std::vector<uint64_t> removed;
   for (; !closed_.empty() && removed.size() < most; closed_.pop_front())
     removed.push_back(closed_.front());
   return removed;
-}
-
-void HttpConnections::begin_reply(Connection& connection, const ClientReply& reply) {
-  if (is_stopped_) connection.keeps_alive = false;
-  // The request has given its body to the actor.
-  num_bytes_ -= connection.num_charged;
-  connection.num_charged = reply.body.size() + kReplyHeadBytes;
-  num_bytes_ += connection.num_charged;
-  connection.to_send = head_of(reply, connection.keeps_alive);
-  if (!connection.is_head) connection.to_send += reply.body;
-  connection.num_sent = 0;
-  ++num_unsent_;
-  enter(connection, Phase::kSending);
-  send(connection);
-}
-
-void HttpConnections::send(Connection& connection) {
-  while (connection.num_sent < connection.to_send.size()) {
-    const ssize_t sent =
-        ::send(connection.socket.get(), connection.to_send.data() + connection.num_sent,
-               connection.to_send.size() - connection.num_sent, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return wait_for(connection, EPOLLOUT);
-    if (sent <= 0) return close(connection);
-    connection.num_sent += static_cast<size_t>(sent);
-  }
-  end_reply(connection);
-}
-
-void HttpConnections::end_reply(Connection& connection) {
-  if (const auto request = std::exchange(connection.request, std::nullopt))
-    replied_.emplace_back(*request, true);
-  --num_unsent_;
-  release(connection);
-  connection.to_send = {};
-  connection.is_head = false;
-  if (!connection.keeps_alive) {
-    // Closing with unread bytes would reset the connection, and the reply might be lost.
-    (void)::shutdown(connection.socket.get(), SHUT_WR);
-    connection.received = {};
-    return enter(connection, Phase::kDiscarding);
-  }
-  enter(connection, Phase::kIdle);
-  if (connection.received.empty()) return;
-  // The next request came with the last one.
-  const std::string next = std::exchange(connection.received, {});
-  use(connection, next);
-}
-
-void HttpConnections::discard(Connection& connection) {
-  const ssize_t got = ::recv(connection.socket.get(), scratch_.data(), scratch_.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got > 0) connection.num_discarded += static_cast<size_t>(got);
-  if (got <= 0 || connection.num_discarded >= kDiscardedMax) close(connection);
 }
 
 void HttpConnections::stop() {
@@ -486,8 +395,12 @@ void HttpConnections::stop() {
     const auto found = connections_.find(number);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
-    if (connection.phase == Phase::kIdle) {
+    if (connection.phase == Phase::kIdle || connection.phase == Phase::kHandshake) {
       close(connection);
+    } else if (connection.is_streaming) {
+      ClientReply last;
+      last.request = *connection.request;
+      (void)reply(last);
     } else if (connection.phase == Phase::kWaiting) {
       if (connection.request) accepted_.erase(*connection.request);
       connection.request.reset();

@@ -3,7 +3,9 @@
 /// A connection has one request at a time. Every limit is applied before memory is allocated: for a
 /// connection, for headers, for a body. A client that is slow loses its connection at a deadline,
 /// and a client that goes away before its reply is reported. Beyond connections_max, the connection
-/// that has waited longest for its client is closed. Not thread-safe: lives on the I/O thread.
+/// that has waited longest for its client is closed. A reply may come in parts: the client gets
+/// them as chunks, and loses its connection if kStreamBytesMax of them wait for it. Not
+/// thread-safe: lives on the I/O thread.
 #pragma once
 
 #include <deque>
@@ -23,11 +25,14 @@
 #include "runtime/outside/http_keys.h"
 #include "runtime/outside/http_listener.h"
 #include "runtime/outside/http_reader.h"
+#include "runtime/outside/http_socket.h"
 
 namespace primerl {
 
 class HttpConnections {
  public:
+  static constexpr size_t kStreamBytesMax = size_t{64} << 10;
+
   HttpConnections(const HttpListenerOptions& options, HttpKeys keys, HttpDoor door = {});
   HttpConnections(const HttpConnections&) = delete;
   HttpConnections& operator=(const HttpConnections&) = delete;
@@ -42,9 +47,12 @@ class HttpConnections {
   /// For requests whose headers come from now on.
   void set_keys(HttpKeys keys) { keys_ = std::move(keys); }
 
+  /// For connections that come from now on; null: without TLS.
+  void set_tls(TlsContext tls) { tls_ = std::move(tls); }
+
   /// The oldest request that was not accepted yet; from now on it is `request`.
   std::optional<ClientRequest> accept(uint64_t request);
-  /// False if the request is not open.
+  /// False if the request is not open. It stays open after a reply with `has_more`.
   bool reply(const ClientReply& reply);
   /// Accepted requests whose clients have gone before the reply; each is listed once.
   std::vector<uint64_t> remove_closed(size_t most);
@@ -58,10 +66,12 @@ class HttpConnections {
 
  private:
   enum class Phase : uint8_t {
+    kHandshake,  // of TLS
     kIdle,       // no byte of a request yet
     kReceiving,  // a part of a request
     kWaiting,    // for the reply
-    kSending,    // the reply
+    kSending,    // the reply, or a part of it
+    kStreaming,  // for the next part of the reply
     kDiscarding  // what a refused client still sends, so that it reads the refusal
   };
   struct Connection;
@@ -73,6 +83,7 @@ class HttpConnections {
   void add(Descriptor socket);
   void close(Connection& connection);
   void on_event(Number number, uint32_t events);
+  void handshake(Connection& connection);
   void receive(Connection& connection);
   void use(Connection& connection, std::string_view bytes);
   size_t read_request(Connection& connection, std::string_view bytes);
@@ -82,6 +93,7 @@ class HttpConnections {
   bool charge_chunks(Connection& connection);
   void refuse(Connection& connection, const HttpRefusal& refusal);
   void begin_reply(Connection& connection, const ClientReply& reply);
+  void send_part(Connection& connection, const ClientReply& reply);
   void send(Connection& connection);
   void end_reply(Connection& connection);
   void discard(Connection& connection);
@@ -89,12 +101,14 @@ class HttpConnections {
   void release(Connection& connection);
   void enter(Connection& connection, Phase phase);
   void wait_for(Connection& connection, uint32_t events) const;
+  void wait_or_close(Connection& connection, Transfer::End end);
   void expire();
   Duration time_limit(Phase phase) const;
   int timeout_until_deadline(int most_ms) const;
 
   const HttpListenerOptions options_;
   HttpKeys keys_;
+  TlsContext tls_;
   const HttpDoor door_;
   const Descriptor epoll_;
   std::vector<Descriptor> listeners_;

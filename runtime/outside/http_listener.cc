@@ -17,6 +17,7 @@
 #include "runtime/outside/keys_file.h"
 #include "runtime/outside/listen_address.h"
 #include "runtime/outside/order_queue.h"
+#include "runtime/outside/tls.h"
 
 namespace primerl {
 namespace {
@@ -34,16 +35,22 @@ std::string url_of(const HttpListenerOptions& options, uint16_t port) {
   if (host == "0.0.0.0") host = "127.0.0.1";
   if (host == "::") host = "::1";
   const bool is_ipv6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}:{}", is_ipv6 ? "[" + host + "]" : host, port);
+  return fmt::format("{}://{}:{}", options.tls_cert.empty() ? "http" : "https",
+                     is_ipv6 ? "[" + host + "]" : host, port);
 }
 
 class ListeningOutside final : public HttpListener {
  public:
-  ListeningOutside(const HttpListenerOptions& options, KeysFile keys,
+  ListeningOutside(const HttpListenerOptions& options, KeysFile keys, TlsFiles tls,
                    std::function<void(std::string_view)> log)
-      : log_(std::move(log)), keys_(std::move(keys)), connections_(options, keys_.keys()) {}
-  ListeningOutside(const HttpListenerOptions& options, HttpDoor door)
-      : connections_(options, HttpKeys::asking(door.holder_of), door) {}
+      : log_(std::move(log)),
+        keys_(std::move(keys)),
+        tls_(std::move(tls)),
+        connections_(options, keys_.keys()) {}
+  ListeningOutside(const HttpListenerOptions& options, TlsFiles tls, const HttpDoor& door)
+      : log_(door.log),
+        tls_(std::move(tls)),
+        connections_(options, HttpKeys::asking(door.holder_of), door) {}
   ~ListeningOutside() override {
     is_ending_ = true;
     orders_.notify();
@@ -51,6 +58,7 @@ class ListeningOutside final : public HttpListener {
   }
 
   Status open(const HttpListenerOptions& options) {
+    connections_.set_tls(tls_.context());
     RETURN_IF_ERROR(connections_.listen(orders_.descriptor()));
     port_ = connections_.port();
     url_ = url_of(options, port_);
@@ -95,7 +103,7 @@ class ListeningOutside final : public HttpListener {
     ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
     while (!is_ending_) {
       apply_orders();
-      read_keys();
+      look_at_files();
       connections_.wait(wait_ms());
       give_answers();
     }
@@ -105,18 +113,25 @@ class ListeningOutside final : public HttpListener {
     while (connections_.num_unsent() > 0 && steady_now() < until) connections_.wait(kSendGraceMs);
   }
 
-  void read_keys() {
-    const auto line = keys_.look(steady_now());
-    if (!line) return;
-    connections_.set_keys(keys_.keys());
-    if (log_) log_(*line);
+  void look_at_files() {
+    if (const auto line = keys_.look(steady_now())) {
+      connections_.set_keys(keys_.keys());
+      if (log_) log_(*line);
+    }
+    if (const auto line = tls_.look(steady_now(), wall_seconds())) {
+      connections_.set_tls(tls_.context());
+      if (log_) log_(*line);
+    }
   }
 
   int wait_ms() const {
-    const auto next = keys_.next_look();
-    if (!next) return kWaitMs;
-    const int64_t left = (*next - steady_now()).to_nanoseconds() / 1'000'000 + 1;
-    return static_cast<int>(std::clamp<int64_t>(left, 0, kWaitMs));
+    int most = kWaitMs;
+    for (const auto& next : {keys_.next_look(), tls_.next_look()}) {
+      if (!next) continue;
+      const int64_t left = (*next - steady_now()).to_nanoseconds() / 1'000'000 + 1;
+      most = static_cast<int>(std::clamp<int64_t>(left, 0, most));
+    }
+    return most;
   }
 
   void apply_orders() {
@@ -128,6 +143,9 @@ class ListeningOutside final : public HttpListener {
         closed_calls_.push_back(order.id);
       else if (order.call.kind == HttpCall::Kind::kAddress)
         give_address(order);
+      else if (order.call.reply.has_more)
+        new_answers_.push_back(
+            {order.id, OutsideEnd::kDone, write_sent(connections_.reply(order.call.reply))});
       else if (connections_.reply(order.call.reply))
         replies_.emplace(request, order.id);
       else
@@ -176,6 +194,7 @@ class ListeningOutside final : public HttpListener {
   const std::function<void(std::string_view)> log_;  // may be null
   // Used by the I/O thread.
   KeysFile keys_;
+  TlsFiles tls_;
   HttpConnections connections_;
   std::deque<uint64_t> accepts_, closed_calls_;
   std::unordered_map<uint64_t, uint64_t> replies_;  // call by request, until the reply is sent
@@ -197,6 +216,9 @@ Status validate(const HttpListenerOptions& options) {
     return error(Code::kInvalid, "'url' is '{}', which does not begin with http:// or https://",
                  options.url)
         .note("name the address by which other machines reach it, without a path");
+  if (options.tls_cert.empty() != options.tls_key.empty())
+    return error(Code::kInvalid, "'tls_cert' and 'tls_key' belong together: one of them is empty")
+        .note("name the files of the certificate and of its key, or neither");
   if (options.bytes_max < options.body_bytes_max)
     return error(Code::kInvalid, "'bytes_max' {} is less than 'body_bytes_max' {}",
                  options.bytes_max, options.body_bytes_max)
@@ -211,17 +233,19 @@ Result<std::shared_ptr<HttpListener>> make_http_listener(
   ASSIGN_OR_RETURN(
       KeysFile keys,
       KeysFile::open(options.keys_file, {tenants.begin(), tenants.end()}, options.key_prefix));
-  auto listener = std::make_shared<ListeningOutside>(options, std::move(keys), log);
+  ASSIGN_OR_RETURN(TlsFiles tls, TlsFiles::open(options.tls_cert, options.tls_key));
+  auto listener = std::make_shared<ListeningOutside>(options, std::move(keys), std::move(tls), log);
   RETURN_IF_ERROR(listener->open(options));
   if (log) log(fmt::format("listens on {}", listener->url()));
   return std::shared_ptr<HttpListener>(std::move(listener));
 }
 
 Result<std::shared_ptr<HttpListener>> make_http_listener(const HttpListenerOptions& options,
-                                                         HttpDoor door) {
+                                                         const HttpDoor& door) {
   CHECK(door.holder_of != nullptr, "a door knows no keys");
   RETURN_IF_ERROR(parse_listen_address(options.listen));
-  auto listener = std::make_shared<ListeningOutside>(options, std::move(door));
+  ASSIGN_OR_RETURN(TlsFiles tls, TlsFiles::open(options.tls_cert, options.tls_key));
+  auto listener = std::make_shared<ListeningOutside>(options, std::move(tls), door);
   RETURN_IF_ERROR(listener->open(options));
   return std::shared_ptr<HttpListener>(std::move(listener));
 }

@@ -167,4 +167,23 @@ std::string http_reason(int32_t status) {
   return text_of(reason);
 }
 
+std::string http_reply_head(const ClientReply& reply, bool keeps_alive) {
+  const std::string length = reply.has_more ? "Transfer-Encoding: chunked"
+                                            : fmt::format("Content-Length: {}", reply.body.size());
+  std::string head =
+      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}\r\nCache-Control: no-store\r\n",
+                  reply.status, http_reason(reply.status),
+                  reply.content_type.empty() ? kJsonContentType : reply.content_type, length);
+  if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
+  if (reply.status == 429 || reply.status == 503)
+    head += fmt::format("Retry-After: {}\r\n", reply.retry_after);
+  if (reply.status == 401) head += "WWW-Authenticate: Bearer\r\n";
+  head += keeps_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return head;
+}
+
+std::string http_chunk(std::string_view body) {
+  return fmt::format("{:x}\r\n{}\r\n", body.size(), body);
+}
+
 }  // namespace primerl

@@ -1,4 +1,5 @@
-/// HttpReader: one HTTP/1.1 request from bytes as they arrive, by the parser of Boost.Beast.
+/// HttpReader: one HTTP/1.1 request from bytes as they arrive, by the parser of Boost.Beast; and
+/// the head of a reply.
 ///
 /// It stops after the headers, so that its user can refuse the request before its body has memory.
 /// Not thread-safe: lives on the thread of its connection.
@@ -9,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "graph/http_calls.h"
 
 namespace primerl {
 
@@ -78,5 +81,10 @@ class HttpReader {
 
 /// "Not Found" for 404.
 std::string http_reason(int32_t status);
+
+/// The status line and headers of a reply, with the empty line after them.
+std::string http_reply_head(const ClientReply& reply, bool keeps_alive);
+/// A chunk of a reply with `has_more`; an empty one ends the reply.
+std::string http_chunk(std::string_view body);
 
 }  // namespace primerl

@@ -1,20 +1,10 @@
 #include "runtime/outside/keys_file.h"
 
-#include <sys/stat.h>
-
 #include <utility>
 
 #include "graph/base/counted.h"
 
 namespace primerl {
-namespace {
-
-int64_t nanoseconds_of(const timespec& time) {
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-}  // namespace
-
 Result<KeysFile> KeysFile::open(std::string file, std::vector<std::string> tenants,
                                 std::string prefix) {
   KeysFile made;
@@ -23,7 +13,7 @@ Result<KeysFile> KeysFile::open(std::string file, std::vector<std::string> tenan
   made.tenants_ = std::move(tenants);
   made.prefix_ = std::move(prefix);
   // Before it is read: a write meanwhile is seen by the next look.
-  made.read_ = made.facts_now();
+  made.read_ = file_facts(made.file_);
   ASSIGN_OR_RETURN(made.keys_, HttpKeys::read(made.file_, made.tenants_, made.prefix_));
   return made;
 }
@@ -35,8 +25,8 @@ std::optional<Time> KeysFile::next_look() const {
 
 std::optional<std::string> KeysFile::look(Time now) {
   if (file_.empty() || now < next_look_) return std::nullopt;
-  next_look_ = now + kKeysFileEvery;
-  const Facts facts = facts_now();
+  next_look_ = now + kFileFactsEvery;
+  const FileFacts facts = file_facts(file_);
   if (facts == read_) return std::nullopt;
   read_ = facts;
   auto keys = HttpKeys::read(file_, tenants_, prefix_);
@@ -44,13 +34,6 @@ std::optional<std::string> KeysFile::look(Time now) {
     return fmt::format("the keys that were read before stay: {}", keys.error().text());
   keys_ = *std::move(keys);
   return fmt::format("read {} of {} again", counted(keys_.count(), "key"), file_);
-}
-
-KeysFile::Facts KeysFile::facts_now() const {
-  struct stat found {};
-  if (::stat(file_.c_str(), &found) != 0) return {};
-  return {found.st_ino, found.st_size, nanoseconds_of(found.st_mtim),
-          nanoseconds_of(found.st_ctim)};
 }
 
 }  // namespace primerl

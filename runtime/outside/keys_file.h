@@ -1,23 +1,19 @@
 /// KeysFile: the keys of a listener. They are read again when their file has changed, so a key can
 /// be added or withdrawn while a run trains.
 ///
-/// The file is looked at, not opened, at most every kKeysFileEvery. If it cannot be read or is not
+/// The file is looked at, not opened, at most every kFileFactsEvery. If it cannot be read or is not
 /// valid, the keys that were read before stay. Not thread-safe: lives on the I/O thread.
 #pragma once
 
-#include <sys/types.h>
-
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "graph/base/clock.h"
+#include "runtime/outside/file_facts.h"
 #include "runtime/outside/http_keys.h"
 
 namespace primerl {
-
-inline constexpr Duration kKeysFileEvery = Duration::seconds(1);
 
 class KeysFile {
  public:
@@ -33,19 +29,11 @@ class KeysFile {
   std::optional<std::string> look(Time now);
 
  private:
-  /// What differs after a write, or after another file has taken the name. All 0: no file.
-  struct Facts {
-    ino_t inode = 0;
-    int64_t size = 0, modified_ns = 0, changed_ns = 0;
-    friend bool operator==(const Facts&, const Facts&) = default;
-  };
-  Facts facts_now() const;
-
   std::string file_;
   std::vector<std::string> tenants_;
   std::string prefix_;  // of each key
   HttpKeys keys_;
-  Facts read_;  // of the file when it was last tried
+  FileFacts read_;  // of the file when it was last tried
   Time next_look_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 
@@ -56,6 +57,23 @@ BoundAddress bound_address(const std::string& host, uint16_t port) {
   std::memcpy(&address.storage, &ipv6, sizeof ipv6);
   address.size = sizeof ipv6;
   return address;
+}
+
+Result<Descriptor> listening_socket(const std::string& host, uint16_t port) {
+  const BoundAddress address = bound_address(host, port);
+  Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  const auto fault = [&] {
+    const Code code = errno == EADDRINUSE ? Code::kExists : Code::kUnavailable;
+    return error(code, "cannot listen on {}:{}: {}", host, port, std::strerror(errno));
+  };
+  if (socket.get() < 0) return fault();
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (address.family() == AF_INET6)
+    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+  if (::bind(socket.get(), address.get(), address.size) != 0) return fault();
+  if (::listen(socket.get(), SOMAXCONN) != 0) return fault();
+  return socket;
 }
 
 std::optional<uint16_t> port_of(int socket) {

@@ -1,5 +1,5 @@
-/// ListenAddress: "127.0.0.1:8000" or "[::1]:8000", as a listener's option has it. Pure, any
-/// thread.
+/// ListenAddress: "127.0.0.1:8000" or "[::1]:8000", as a listener's option has it; and a
+/// socket that listens there. Plain functions, any thread.
 #pragma once
 
 #include <sys/socket.h>
@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "graph/base/descriptor.h"
 #include "graph/base/result.h"
 
 namespace primerl {
@@ -30,6 +31,8 @@ struct BoundAddress {
 };
 /// `host` is a numeric address.
 BoundAddress bound_address(const std::string& host, uint16_t port);
+/// A socket that listens there and does not wait. kExists: another program listens there.
+Result<Descriptor> listening_socket(const std::string& host, uint16_t port);
 /// The port of a bound socket; no value if the system does not know it.
 std::optional<uint16_t> port_of(int socket);
 

@@ -6,7 +6,8 @@ namespace primerl {
 namespace {
 
 /// "joins slot 1"; the index is a TenantChange::Kind.
-constexpr std::string_view kChanges[] = {"joins", "starts in", "pauses in", "resumes in", "leaves"};
+constexpr std::string_view kChanges[] = {"joins",      "starts in", "pauses in",
+                                         "resumes in", "leaves",    "has other values in"};
 
 std::string flags_text(const TraceStep& step) {
   std::string text;

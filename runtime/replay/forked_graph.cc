@@ -6,6 +6,7 @@
 
 #include "graph/base/files.h"
 #include "graph/joining.h"
+#include "graph/tenant_values.h"
 #include "runtime/replay/replay_session.h"
 #include "runtime/replay/traced_learner.h"
 #include "runtime/trace/cut_file.h"
@@ -64,6 +65,13 @@ bool is_there(const Trace& trace, const TenantUse& use, Time moment) {
   return true;
 }
 
+std::string with_saved_values(const GroupState& group, const SavedSlot& slot) {
+  const auto found = group.values.find(slot.slot);
+  if (found == group.values.end()) return slot.table;
+  const auto values = TenantValues::read(found->second);
+  return values.ok() ? values->in_table(slot.table) : slot.table;
+}
+
 /// The table of a tenant whose join was retired, from a saved state of the run; "": no state has
 /// it.
 std::string saved_table(const fs::path& folder, const TenantUse& use) {
@@ -75,9 +83,20 @@ std::string saved_table(const fs::path& folder, const TenantUse& use) {
     if (!cut.ok()) continue;
     for (const GroupState& group : cut->cut.groups)
       for (const SavedSlot& slot : group.slots)
-        if (slot.slot == use.slot && slot.tenancy == use.tenancy) return slot.table;
+        if (slot.slot == use.slot && slot.tenancy == use.tenancy)
+          return with_saved_values(group, slot);
   }
   return {};
+}
+
+/// The table with the values that were set until the moment. The newest of them are all of them.
+std::string with_set_values(const TenantUse& use, Time moment, std::string table) {
+  const std::string* newest = nullptr;
+  for (const auto& [time, text] : use.values)
+    if (time <= moment) newest = &text;
+  if (newest == nullptr) return table;
+  const auto values = TenantValues::read(*newest);
+  return values.ok() ? values->in_table(table) : table;
 }
 
 }  // namespace
@@ -93,7 +112,9 @@ Result<ForkedGraph> forked_graph(const fs::path& run, int64_t step) {
   const auto is_there_always = [&](const TenantUse& use) {
     return use.is_in_file && is_there(trace, use, Time::from_nanoseconds(INT64_MAX));
   };
-  if (std::ranges::all_of(uses, is_there_always)) return forked;
+  const auto has_values = [](const TenantUse& use) { return !use.values.empty(); };
+  if (std::ranges::all_of(uses, is_there_always) && std::ranges::none_of(uses, has_values))
+    return forked;
   std::optional<Time> moment = moment_of(*record, step);
   if (!moment) {
     moment = Time::from_nanoseconds(INT64_MAX);
@@ -117,7 +138,7 @@ Result<ForkedGraph> forked_graph(const fs::path& run, int64_t step) {
           .note(
               "its join was retired, and no saved state has it: fork an earlier step, or name "
               "the tenant in a graph file of your own");
-    tables[use.name] = std::move(table);
+    tables[use.name] = with_set_values(use, *moment, std::move(table));
     labels.push_back(use.label());
     if (!use.is_in_file) forked.tenancies[use.name] = use.tenancy;
   }

@@ -1,5 +1,6 @@
 #include "runtime/replay/replayed_engine.h"
 
+#include <map>
 #include <utility>
 
 #include "runtime/replay/continued_engine.h"
@@ -65,6 +66,10 @@ class ReplayedEngine final : public Engine {
     engine_->drop(key);
     unfinished_.dropped(key);
   }
+  void set_share(TenantSlot tenant, double share) override {
+    shares_[tenant] = share;
+    if (look().ok()) engine_->set_share(tenant, share);
+  }
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     if (look().ok()) engine_->set_paused(is_paused);
@@ -109,6 +114,7 @@ class ReplayedEngine final : public Engine {
     engine_.reset();  // its memory is needed for the new one
     ASSIGN_OR_RETURN(auto made, setup_.make());
     made->set_paused(is_paused_);
+    for (const auto& [tenant, share] : shares_) made->set_share(tenant, share);
     for (const KeyedVersion& version : resume.versions.list()) {
       ASSIGN_OR_RETURN(const auto weights, setup_.weights(version));
       RETURN_IF_ERROR(made->apply(*weights));
@@ -119,6 +125,7 @@ class ReplayedEngine final : public Engine {
 
   const ReplayedEngineSetup setup_;
   bool is_paused_ = false;
+  std::map<TenantSlot, double> shares_;  // that were set
   UnfinishedSequences unfinished_;
   // The first call after the resume makes it anew, and that may be state(): mutable.
   mutable std::shared_ptr<Engine> engine_;  // null after a fault

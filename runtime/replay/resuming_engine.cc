@@ -84,6 +84,11 @@ class ResumingEngine final : public TracedEngine {
     applied_.erase(key);
   }
 
+  /// Also while a record is followed: the engine computes nothing yet.
+  void set_share(TenantSlot tenant, double share) override {
+    setup_.engine->set_share(tenant, share);
+  }
+
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     if (look().ok() && live_ != nullptr) live_->set_paused(is_paused);

@@ -86,6 +86,9 @@ class TracedLearner : public Learner {
   /// Recorded; end_tenant() answers nothing, and forgets the progress of the tenant.
   Status begin_tenant(const AdapterTraining& tenant) override;
   void end_tenant(TenantSlot tenant) override;
+  void set_share(TenantSlot tenant, double share) override {
+    if (learner_ != nullptr) learner_->set_share(tenant, share);
+  }
   void discard(TenantSlot tenant) override;
   bool has_open_gradients(TenantSlot tenant) const override;
   void leave_queue(TenantSlot tenant) override;

@@ -1,9 +1,11 @@
 #include "runtime/store/command_box.h"
 
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "graph/base/files.h"
@@ -16,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kAskEnding = ".ask.json";
 constexpr std::string_view kAnswerEnding = ".answer.json";
+constexpr int kEventReadsMax = 64;  // of one look
 
 fs::path file_of(const fs::path& folder, const std::string& id, std::string_view ending) {
   return folder / (id + std::string(ending));
@@ -54,7 +57,20 @@ std::vector<std::string> CommandInbox::look() {
   return ids;
 }
 
+void CommandInbox::watch() {
+  if (watch_.get() >= 0) return;
+  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return;
+  Descriptor made(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  // Requests are moved into the folder when they are complete.
+  if (made.get() >= 0 && ::inotify_add_watch(made.get(), folder_.c_str(), IN_MOVED_TO) >= 0)
+    watch_ = std::move(made);
+}
+
 std::vector<CommandInbox::Ask> CommandInbox::take() {
+  // The events only end the wait: look() finds what has changed.
+  std::array<char, 4096> events;
+  for (int i = 0; i < kEventReadsMax && watch_.get() >= 0; ++i)
+    if (::read(watch_.get(), events.data(), events.size()) <= 0) break;
   std::vector<Ask> asks;
   for (const std::string& id : look()) {
     if (asks.size() == kAsksMax) break;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "graph/base/clock.h"
+#include "graph/base/descriptor.h"
 #include "graph/base/json.h"
 
 namespace primerl {
@@ -40,6 +41,11 @@ class CommandInbox {
 
   CommandInbox(const std::filesystem::path& run_folder, CommandedProcess self)
       : folder_(run_folder / "commands"), self_(self) {}
+  /// Makes the folder and watches it. Without a watch, for example where the system has no free
+  /// one, requests are seen at the next look.
+  void watch();
+  /// Readable when a file was moved into the folder since the last look; -1: it is not watched.
+  int descriptor() const { return watch_.get(); }
   /// The requests since the last call. Removes answers of earlier starts, which will not be
   /// fetched.
   std::vector<Ask> take();
@@ -51,6 +57,7 @@ class CommandInbox {
 
   const std::filesystem::path folder_;
   const CommandedProcess self_;
+  Descriptor watch_;                  // inotify
   std::deque<std::string> answered_;  // ids
 };
 

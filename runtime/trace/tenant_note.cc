@@ -43,7 +43,7 @@ Result<TenantChange> read_tenant_note(std::span<const std::byte> bytes) {
   if (const Status finished = reader.finish(); !finished.ok())
     return error(Code::kCorrupt, "the note of a tenant event is damaged: {}",
                  finished.error().message());
-  if (change.kind > TenantChange::Kind::kLeave || change.slot.is_none())
+  if (change.kind > TenantChange::Kind::kSet || change.slot.is_none())
     return error(Code::kCorrupt, "the note of a tenant event has the kind {} and the slot {}",
                  static_cast<int>(change.kind), change.slot.value);
   return change;

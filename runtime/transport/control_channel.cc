@@ -10,13 +10,16 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
+
+#include "graph/base/real_clock.h"
 
 namespace primerl {
 namespace {
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 
-void wake(int wake_fd) {
+void write_event(int wake_fd) {
   const uint64_t one = 1;
   // A full counter means that the thread is already being woken.
   [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof one);
@@ -24,21 +27,46 @@ void wake(int wake_fd) {
 
 }  // namespace
 
-std::optional<ControlEvent> ControlInbox::take(Duration timeout) {
-  std::unique_lock lock(mutex_);
+ControlInbox::ControlInbox(size_t events_max)
+    : events_max_(events_max), arrived_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  CHECK(arrived_.get() >= 0, "no eventfd");
+}
+
+std::optional<ControlEvent> ControlInbox::take(Duration timeout, int also) {
   // Longer waits would overflow the clock's arithmetic; a day is long enough for any caller.
-  const auto wait_ns =
-      std::min(timeout.to_nanoseconds(), Duration::seconds(86400).to_nanoseconds());
-  if (!arrived_.wait_for(lock, std::chrono::nanoseconds(wait_ns),
-                         [this] { return !events_.empty(); }))
-    return std::nullopt;
-  const bool was_full = events_.size() >= events_max_;
-  ControlEvent event = std::move(events_.front());
-  events_.pop_front();
-  if (was_full) {
-    for (const int wake_fd : wake_fds_) wake(wake_fd);
+  const Time until = steady_now() + std::min(timeout, Duration::seconds(86400));
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!events_.empty()) {
+        const bool was_full = events_.size() >= events_max_;
+        ControlEvent event = std::move(events_.front());
+        events_.pop_front();
+        if (was_full)
+          for (const int wake_fd : wake_fds_) write_event(wake_fd);
+        return event;
+      }
+      if (std::exchange(is_woken_, false)) return std::nullopt;
+      // put() and wake() make it readable again.
+      uint64_t count = 0;
+      [[maybe_unused]] const auto num_read = ::read(arrived_.get(), &count, sizeof count);
+    }
+    const int64_t left_ns = (until - steady_now()).to_nanoseconds();
+    if (left_ns <= 0) return std::nullopt;
+    // Rounded up, so that a wait of less than 1 ms does not spin.
+    const auto left_ms = static_cast<int>((left_ns + 999'999) / 1'000'000);
+    pollfd polled[2] = {{arrived_.get(), POLLIN, 0}, {also, POLLIN, 0}};
+    if (::poll(polled, 2, left_ms) < 0 && errno != EINTR) return std::nullopt;
+    if (polled[1].revents != 0 && polled[0].revents == 0) return std::nullopt;
   }
-  return event;
+}
+
+void ControlInbox::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = true;
+  }
+  write_event(arrived_.get());
 }
 
 bool ControlInbox::has_room() const {
@@ -51,7 +79,7 @@ void ControlInbox::put(ControlEvent event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
   }
-  arrived_.notify_one();
+  write_event(arrived_.get());
 }
 
 void ControlInbox::watch(int wake_fd) {
@@ -122,7 +150,7 @@ Status ControlChannel::queue(Payload message, bool is_report) {
     std::copy(wire->body.begin(), wire->body.end(),
               outbox_.begin() + static_cast<ptrdiff_t>(start + kFrameHeaderBytes));
   }
-  wake(wake_fd_);
+  write_event(wake_fd_);
   return ok();
 }
 
@@ -131,7 +159,7 @@ void ControlChannel::close() {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
   }
-  wake(wake_fd_);
+  write_event(wake_fd_);
   if (thread_.joinable()) thread_.join();
 }
 

@@ -13,7 +13,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "graph/base/clock.h"
+#include "graph/base/descriptor.h"
 #include "graph/base/ids.h"
 #include "runtime/wire/control_messages.h"
 #include "runtime/wire/wire_message.h"
@@ -43,9 +43,12 @@ struct ControlEvent {
 /// A bounded queue of events. One consumer, any number of channels.
 class ControlInbox {
  public:
-  explicit ControlInbox(size_t events_max = 4096) : events_max_(events_max) {}
-  /// The next event, or nothing after `timeout` (zero: do not wait).
-  std::optional<ControlEvent> take(Duration timeout);
+  explicit ControlInbox(size_t events_max = 4096);
+  /// The next event, or nothing after `timeout` (zero: do not wait). A wait also ends without an
+  /// event by wake(), and when the descriptor `also` is readable, which the caller then reads.
+  std::optional<ControlEvent> take(Duration timeout, int also = -1);
+  /// Ends the wait of take(), or the next one. Any thread.
+  void wake();
 
  private:
   friend class ControlChannel;
@@ -58,9 +61,11 @@ class ControlInbox {
   const size_t events_max_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;
+  bool is_woken_ = false;
   std::deque<ControlEvent> events_;
   std::vector<int> wake_fds_;
+  // Readable while there is an event or is_woken_; constant after construction.
+  const Descriptor arrived_;
 };
 
 struct ControlOptions {

@@ -26,7 +26,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 14;
+inline constexpr uint32_t kControlVersion = 15;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {

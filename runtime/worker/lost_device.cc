@@ -106,6 +106,7 @@ class WatchedLearner final : public Learner {
     return watch_.seen(learner_->begin_tenant(tenant));
   }
   void end_tenant(TenantSlot tenant) override { learner_->end_tenant(tenant); }
+  void set_share(TenantSlot tenant, double share) override { learner_->set_share(tenant, share); }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   SampleLimits limits() const override { return learner_->limits(); }
   Status step() override { return watch_.seen(learner_->step()); }

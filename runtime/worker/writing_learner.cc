@@ -154,6 +154,7 @@ class WritingLearner final : public Learner {
     return learner_->begin_tenant(tenant);
   }
   void end_tenant(TenantSlot tenant) override;
+  void set_share(TenantSlot tenant, double share) override { learner_->set_share(tenant, share); }
   void leave_queue(TenantSlot tenant) override {
     const Watch end(*this, tenant);
     learner_->leave_queue(tenant);

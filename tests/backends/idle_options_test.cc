@@ -78,7 +78,8 @@ const std::map<std::string, Effects> kEffects = {
           "save_time device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},
     {"outside http",
-     {"listen keys_file key_prefix url connections_max requests_max header_bytes_max "
+     {"listen keys_file key_prefix tls_cert tls_key url connections_max requests_max "
+      "header_bytes_max "
       "body_bytes_max "
       "bytes_max idle_timeout receive_timeout send_timeout",
       ""}},

@@ -163,6 +163,25 @@ TEST(ControlApiOptions, AnAddressBeyondThisMachineNeedsAProxy) {
   EXPECT_FALSE(validate(ControlApiOptions{"example.org"}).ok());
 }
 
+TEST(ControlApiOptions, AnAddressBeyondThisMachineIsAllowedWithTls) {
+  EXPECT_TRUE(validate(ControlApiOptions{"0.0.0.0:8000", false, "cert", "key"}).ok());
+  EXPECT_TRUE(validate(ControlApiOptions{"127.0.0.1:0", false, "cert", "key"}).ok());
+  for (const auto& half : {ControlApiOptions{"0.0.0.0:8000", false, "cert", ""},
+                           ControlApiOptions{"127.0.0.1:0", false, "", "key"}}) {
+    const Status refused = validate(half);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().text(), HasSubstr("--tls-cert and --tls-key belong together"));
+  }
+}
+
+TEST(ControlApiOptions, FilesOfTlsThatAreMissingAreAnErrorAtTheStart) {
+  const ScratchFolder scratch;
+  const auto made = ControlApi::open({"127.0.0.1:0", false, "/no/cert.pem", "/no/cert.key"},
+                                     scratch.path(), [](const std::string&) {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().text(), HasSubstr("cannot read /no/cert.pem"));
+}
+
 TEST(ControlApiHolders, ATenantIsHostedByNameAndNumber) {
   const ScratchFolder scratch;
   EXPECT_FALSE(hosted_holders(scratch.path())({"alice", 0}));

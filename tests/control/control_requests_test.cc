@@ -12,10 +12,12 @@ namespace primerl::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 const TokenHolder kOperator;
 const TokenHolder kAlice{"alice", 1};
@@ -32,6 +34,8 @@ struct ControlRequestsStory : ::testing::Test {
             {.run_folder = scratch.path(),
              .reply = [this](uint64_t request,
                              const ControlRequests::Reply& reply) { replies[request] = reply; },
+             .stream = [this](uint64_t request, const std::string& text,
+                              bool is_last) { streams[request] += text + (is_last ? "END" : ""); },
              .new_token = [](const TokenHolder& holder) -> Result<std::string> {
                return "token of " + holder.name();
              },
@@ -76,6 +80,7 @@ struct ControlRequestsStory : ::testing::Test {
   const Catalog catalog = full_catalog();
   Time now = Time() + Duration::seconds(1000);
   std::map<uint64_t, ControlRequests::Reply> replies;
+  std::map<uint64_t, std::string> streams;
   std::vector<AuditEntry> audit;
   uint64_t newest = 0;
   ControlRequests requests;
@@ -114,6 +119,24 @@ TEST_F(ControlRequestsStory, AFileAgainstTheRulesAsksTheRunNothing) {
   EXPECT_FALSE(fs::exists(scratch.path() / "uploads"));
   ASSERT_THAT(audit, SizeIs(1));
   EXPECT_EQ(audit[0].status, 400);
+}
+
+TEST_F(ControlRequestsStory, ValuesAreSetByPatch) {
+  const std::string path = "/v1/tenants/alice";
+  EXPECT_EQ(status(send(kAlice, "PATCH", path, "", R"({"share": 0.9})")), 403);
+  EXPECT_EQ(status(send(kAlice, "PATCH", path, "", R"({"rank": 1})")), 400);
+  EXPECT_EQ(status(send(kAlice, "PATCH", path, "", "max_steps = 3")), 400);
+  EXPECT_EQ(status(send(kAlice, "PATCH", "/v1/tenants/bob", "", R"({"inflight": 1})")), 404);
+  EXPECT_THAT(requests.take_asks(), IsEmpty());
+  const uint64_t own = send(kAlice, "PATCH", path, "", R"({"max_off_policy_steps": 1})");
+  const auto ask = asked();
+  EXPECT_EQ(ask.content.get_string("tenant_verb").value(), "set");
+  EXPECT_EQ(ask.content.get_int("number").value(), 1);
+  EXPECT_EQ(ask.content.find("values")->dump(), R"({"max_off_policy_steps":1})");
+  answer(ask, Json::object().set("tenant", picture("alice", "training")));
+  EXPECT_EQ(status(own), 200);
+  send(kOperator, "PATCH", path, "", R"({"share": 0.5})");
+  EXPECT_EQ(asked().content.find("values")->dump(), R"({"share":0.5})");
 }
 
 TEST_F(ControlRequestsStory, OnlyTheOperatorAddsAndRemoves) {
@@ -177,7 +200,7 @@ TEST_F(ControlRequestsStory, MoreRequestsThanTheRateWait) {
 }
 
 TEST_F(ControlRequestsStory, EventsComeWhenSomethingChangesAndEachOnce) {
-  const uint64_t first = send(kAlice, "GET", "/v1/tenants/alice/events");
+  const uint64_t first = send(kAlice, "GET", "/v1/tenants/alice/events", "after=0");
   look({picture("alice", "training").set("step", 1)});
   EXPECT_EQ(status(first), 200);
   EXPECT_EQ(replies[first].body.get_int("next").value(), 1);
@@ -193,7 +216,7 @@ TEST_F(ControlRequestsStory, EventsComeWhenSomethingChangesAndEachOnce) {
 }
 
 TEST_F(ControlRequestsStory, ARequestForEventsEndsAfterItsTime) {
-  (void)send(kAlice, "GET", "/v1/tenants/alice/events");
+  (void)send(kAlice, "GET", "/v1/tenants/alice/events", "after=0");
   look({picture("alice", "training")});
   const uint64_t waits = send(kAlice, "GET", "/v1/tenants/alice/events", "after=1");
   look({picture("alice", "training")});
@@ -203,19 +226,77 @@ TEST_F(ControlRequestsStory, ARequestForEventsEndsAfterItsTime) {
   EXPECT_THAT(replies[waits].body.find("events")->as_array(), IsEmpty());
 }
 
+TEST_F(ControlRequestsStory, EventsAreStreamedUntilTheTenantLeaves) {
+  const uint64_t stream = send(kAlice, "GET", "/v1/tenants/alice/events");
+  look({picture("alice", "starting")});
+  EXPECT_EQ(streams[stream],
+            "id: 1\ndata: {\"name\":\"alice\",\"state\":\"starting\",\"n\":1,"
+            "\"time\":\"2026-11-27T10:15:02Z\"}\n\n");
+  look({picture("alice", "starting")});
+  streams[stream].clear();
+  look({picture("alice", "training").set("step", 1)});
+  look({picture("alice", "training").set("step", 2)});
+  EXPECT_THAT(streams[stream], HasSubstr("id: 2\n"));
+  EXPECT_THAT(streams[stream], HasSubstr("id: 3\n"));
+  const uint64_t later = send(kAlice, "GET", "/v1/tenants/alice/events", "after=2&stream=1");
+  look({picture("alice", "training").set("step", 2)});
+  EXPECT_THAT(streams[later], StartsWith("id: 3\n"));
+  look({picture("bob", "training")});
+  for (const uint64_t each : {stream, later})
+    EXPECT_THAT(streams[each], EndsWith(R"("state":"removed"})"
+                                        "\n\nEND"));
+  EXPECT_EQ(status(stream), 0) << "its reply had begun";
+}
+
+TEST_F(ControlRequestsStory, AStreamIsOfOneTenantAndNotOfTheNextOfItsName) {
+  const uint64_t stream = send(kOperator, "GET", "/v1/tenants/alice/events");
+  look({picture("alice", "training", 1)});
+  look({picture("alice", "starting", 2)});
+  EXPECT_THAT(streams[stream], EndsWith("END"));
+  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/bob/events")), 404);
+  const uint64_t unknown = send(kOperator, "GET", "/v1/tenants/carl/events");
+  look({picture("alice", "starting", 2)});
+  EXPECT_EQ(status(unknown), 404);
+  EXPECT_EQ(streams[unknown], "");
+}
+
+TEST_F(ControlRequestsStory, AStreamHasHeartbeatsAndEndsAfterItsTime) {
+  const uint64_t stream = send(kAlice, "GET", "/v1/tenants/alice/events");
+  look({picture("alice", "training")});
+  streams[stream].clear();
+  const Time end = now + ControlRequests::kStreamMax;
+  now = now + (ControlRequests::kHeartbeatEvery - Duration::nanoseconds(1));
+  requests.tick(now);
+  EXPECT_EQ(streams[stream], "");
+  EXPECT_THAT(requests.take_asks(), SizeIs(1)) << "a client looks";
+  now = now + Duration::nanoseconds(1);
+  requests.tick(now);
+  requests.tick(now);
+  EXPECT_EQ(streams[stream], ": the tenant is as before\n\n") << "once";
+  requests.tick(end);
+  EXPECT_THAT(streams[stream], EndsWith("END"));
+  const std::string ended = streams[stream];
+  requests.tick(end + ControlRequests::kHeartbeatEvery);
+  EXPECT_EQ(streams[stream], ended);
+}
+
 TEST_F(ControlRequestsStory, EventsOfTheNextTenantOfANameAreNotShown) {
-  const uint64_t waits = send(kAlice, "GET", "/v1/tenants/alice/events");
+  const uint64_t waits = send(kAlice, "GET", "/v1/tenants/alice/events", "after=0");
   look({picture("alice", "training", 2)});
   EXPECT_EQ(status(waits), 404);
 }
 
 TEST_F(ControlRequestsStory, AtMostTheWrittenNumberWaitsForEvents) {
   for (size_t i = 0; i < ControlRequests::kPollsOfHolderMax; ++i)
-    EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events")), 0);
+    EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events", "after=0")), 0);
   const uint64_t first = newest;
-  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events")), 429);
+  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events", "after=0")), 429);
   requests.closed(first);
-  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events")), 0) << "one client has gone";
+  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events", "after=0")), 0)
+      << "one client has gone";
+  requests.closed(newest);
+  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events")), 0);
+  EXPECT_EQ(status(send(kAlice, "GET", "/v1/tenants/alice/events")), 429) << "streams count too";
 }
 
 TEST_F(ControlRequestsStory, ALaterStartCountsEventsAnew) {

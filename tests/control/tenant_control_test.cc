@@ -97,7 +97,15 @@ TEST_F(TenantControlStory, ASlotIsEmptiedInRoundsUntilTwoAgree) {
   drained(kDriver, alice, 2, 5);
   drained(kServing, alice, 2, 6);  // something was under way
   drained(kTraining, alice, 2, 5);
+  EXPECT_THAT(take_sent(), IsEmpty()) << "the numbers still change: the round waits";
+  EXPECT_EQ(control->time_to_next(Duration::seconds(1), now), TenantControl::kRoundPause);
+  control->tick(now + (TenantControl::kRoundPause - Duration::nanoseconds(1)));
+  EXPECT_THAT(take_sent(), IsEmpty());
+  now = now + TenantControl::kRoundPause;
+  control->tick(now);
+  control->tick(now);
   EXPECT_THAT(take_sent(), AllOf(SizeIs(3), Each(HasSubstr("round 3"))));
+  EXPECT_EQ(control->time_to_next(Duration::seconds(1), now), Duration::seconds(1));
   drained(kDriver, alice, 3, 5);
   drained(kServing, alice, 3, 6);
   EXPECT_THAT(take_sent(), IsEmpty());
@@ -266,6 +274,44 @@ TEST_F(TenantControlStory, ARequestWithANumberIsAboutThatUseOfTheName) {
   EXPECT_EQ(other.get_string("code").value(), "not_found");
   EXPECT_THAT(why(ask_with("pause", 1)), HasSubstr("no tenant 'alice'"));
   EXPECT_EQ(why(ask_with("show", 0)), "");
+}
+
+TEST_F(TenantControlStory, ValuesAreSetWhileATenantTrains) {
+  all_ready();
+  const HostedTenant alice = join("alice");
+  const auto set = [this](const std::string& numbers) {
+    Json content = Json::object().set("tenant_verb", "set").set("name", "alice");
+    content.set("values", parse_json(numbers, "values").value());
+    control->ask("1", content, "", now);
+    return answers["1"];
+  };
+  const auto shown = [this] {
+    return ask("show", "alice").find("tenant")->get_string("table").value();
+  };
+  const std::string table = shown(), file = saved();
+  EXPECT_THAT(why(set(R"({"rank": 3})")), HasSubstr("cannot be set"));
+  EXPECT_THAT(set(R"({"max_off_policy_steps": 5})").get_string("findings").value(),
+              HasSubstr("G096"));
+  EXPECT_NE(why(set(R"({"inflight": 100000})")), "");
+  EXPECT_EQ(shown(), table) << "a refused value changes nothing";
+  EXPECT_EQ(saved(), file);
+  EXPECT_THAT(take_sent(), IsEmpty());
+
+  EXPECT_EQ(why(set(R"({"max_off_policy_steps": 1})")), "");
+  EXPECT_THAT(take_sent(), ElementsAre("0: set 0 alice~0", "1: set 0 alice~0", "2: set 0 alice~0"));
+  EXPECT_THAT(shown(), HasSubstr("max_off_policy_steps = 1\n"));
+  EXPECT_EQ(state("alice"), TenantState::kTraining);
+  ASSERT_EQ(why(set(R"({"inflight": 8})")), "");
+  EXPECT_EQ(control->table().find("alice")->values, "inflight = 8\nmax_off_policy_steps = 1\n")
+      << "an order has all values, so a repeated one changes nothing";
+  crash();
+  EXPECT_THAT(take_sent(), ::testing::IsSupersetOf({"0: join 0 alice~0", "0: set 0 alice~0"}));
+  disk.is_full = true;
+  EXPECT_NE(why(set(R"({"inflight": 4})")), "");
+  disk.is_full = false;
+  EXPECT_THAT(shown(), HasSubstr("inflight = 8\n"));
+  ASSERT_EQ(why(ask("remove", "alice")), "");
+  EXPECT_THAT(why(set(R"({"inflight": 4})")), HasSubstr("it is draining"));
 }
 
 }  // namespace

@@ -62,6 +62,18 @@ TEST(CafTimers, LooksSoonWhenNoticed) {
   looked.get_future().wait();
 }
 
+TEST(CafTimers, LooksAtTheEarliestTimeThatWasAskedFor) {
+  std::promise<Time> looked;
+  const RunClock clock;
+  const Time begin = clock.now();
+  CafTimers timers(
+      clock, 1, kNoTick, [](GroupId) {}, [&] { looked.set_value(clock.now()); });
+  timers.look_by(begin + Duration::seconds(3600));
+  timers.look_by(begin + Duration::milliseconds(5));
+  timers.look_by(begin + Duration::seconds(1800));
+  EXPECT_GE(looked.get_future().get(), begin + Duration::milliseconds(5));
+}
+
 TEST(CafTimers, RingsByAClockThatWasSetBack) {
   RunClock clock;
   clock.continue_from(Time::from_nanoseconds(0));

@@ -432,42 +432,5 @@ TEST(TenantSteps, AReplayMakesThemAtTheirPositions) {
   EXPECT_EQ(state.actors[0].has_drained, wanted.actors[0].has_drained);
 }
 
-TEST(GroupTenants, KnowsWhichChangesAreDue) {
-  SmallGraph graph(2);
-  graph.num_free_slots = 1;
-  GroupTenants tenants(graph.plan());
-  const auto made = [](const TenantChange& change) {
-    auto tenant = std::make_shared<Tenant>();
-    tenant->name = change.name;
-    tenant->slot = change.slot;
-    tenant->tenancy = change.tenancy;
-    return tenant;
-  };
-  TenantChange change{Kind::kJoin, TenantSlot(1), 4, "alice", ""};
-  EXPECT_TRUE(tenants.is_free(TenantSlot(1)));
-  ASSERT_TRUE(*tenants.is_due(change));
-  tenants.make(change, made(change));
-  EXPECT_FALSE(tenants.is_free(TenantSlot(1)));
-  EXPECT_FALSE(tenants.has_started(TenantSlot(1)));
-  EXPECT_FALSE(*tenants.is_due(change)) << "repeated";
-  change.kind = Kind::kStart;
-  change.tenancy = 3;
-  EXPECT_FALSE(*tenants.is_due(change)) << "of an earlier tenant";
-  change.tenancy = 4;
-  ASSERT_TRUE(*tenants.is_due(change));
-  tenants.make(change, nullptr);
-  EXPECT_TRUE(tenants.has_started(TenantSlot(1)));
-  EXPECT_TRUE(tenants.has_started(TenantSlot(0))) << "a tenant of the plan";
-  change.kind = Kind::kLeave;
-  tenants.make(change, nullptr);
-  EXPECT_TRUE(tenants.is_free(TenantSlot(1)));
-  change.kind = Kind::kJoin;
-  EXPECT_FALSE(*tenants.is_due(change)) << "its number was used";
-  change.tenancy = 5;
-  EXPECT_TRUE(*tenants.is_due(change));
-  EXPECT_FALSE(tenants.is_due({Kind::kStart, TenantSlot(2), 0, "", ""}).ok()) << "no such slot";
-  EXPECT_FALSE(tenants.is_due({Kind::kStart, TenantSlot::none(), 0, "", ""}).ok());
-}
-
 }  // namespace
 }  // namespace primerl::testing

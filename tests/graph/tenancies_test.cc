@@ -55,6 +55,29 @@ TEST(Tenancies, HoldAtTheBoundAndOnePastIt) {
   EXPECT_EQ(tenancies.begin(TenantSlot(1), "bob").value(), 0U) << "the refusal changed nothing";
 }
 
+TEST(Tenancies, ForgetNamesBeyondTheirBoundAndGiveNoNumberTwice) {
+  Tenancies tenancies;
+  std::set<std::pair<std::string, uint32_t>> names;
+  std::set<std::pair<uint32_t, uint32_t>> slots;
+  constexpr uint32_t kSlots = 64;
+  const auto use = [&](uint32_t slot, const std::string& name) {
+    const auto number = tenancies.begin(TenantSlot(slot), name);
+    ASSERT_TRUE(number.ok());
+    EXPECT_TRUE(names.emplace(name, *number).second) << name;
+    EXPECT_TRUE(slots.emplace(slot, *number).second) << slot;
+  };
+  for (uint32_t i = 0; i < Tenancies::kNamesMax; ++i) use(i % kSlots, fmt::format("t{}", i));
+  EXPECT_EQ(tenancies.json().find("forgotten"), nullptr) << "at the bound";
+  use(0, "one_past");
+  EXPECT_NE(tenancies.json().find("forgotten"), nullptr);
+  for (uint32_t i = 0; i < 2 * Tenancies::kNamesMax; ++i) use(i % kSlots, fmt::format("t{}", i));
+  EXPECT_EQ(tenancies.json().find("names")->as_object().size(), Tenancies::kNamesMax);
+  auto again = Tenancies::read(parse_json(tenancies.json().dump(), "numbers").value());
+  ASSERT_TRUE(again.ok());
+  tenancies = *std::move(again);
+  for (uint32_t i = 0; i < 100; ++i) use(i % kSlots, fmt::format("t{}", i));
+}
+
 TEST(Tenancies, ContinueFromTheirText) {
   Tenancies tenancies;
   for (const char* name : {"alice", "bob", "alice"})

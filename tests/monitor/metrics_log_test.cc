@@ -170,6 +170,26 @@ TEST(MetricsLog, TheNewestStepOfEachTenantIsThatOfItsLastLine) {
   EXPECT_EQ(steps->at("other"), 3);
 }
 
+TEST(MetricsLog, KeepsAFewTenantsThatHaveLeft) {
+  const ScratchFolder scratch;
+  const auto folder = RunFolder::create(scratch.path(), scratch.path() / "run", "x", "now").value();
+  auto log = MetricsLog::open(*folder, 1000, true, AlarmSettings()).value();
+  const auto step = [&](size_t i) {
+    const std::string name = fmt::format("t{}", i);
+    ASSERT_TRUE(log->write(name, 1, static_cast<double>(i), {{"reward/all/mean", 0.5}}).ok());
+  };
+  for (size_t i = 0; i <= MetricsLog::kLeftMax; ++i) step(i);
+  log->keep({"t0"});
+  for (size_t i = 0; i <= MetricsLog::kLeftMax; ++i)
+    EXPECT_NE(log->newest(fmt::format("t{}", i)), nullptr) << "at the bound: " << i;
+  step(MetricsLog::kLeftMax + 1);
+  log->keep({"t0"});
+  EXPECT_NE(log->newest("t0"), nullptr) << "it is there";
+  EXPECT_EQ(log->newest("t1"), nullptr) << "its step is the oldest";
+  EXPECT_TRUE(log->scores("t1").empty());
+  EXPECT_NE(log->newest("t2"), nullptr);
+}
+
 TEST(MetricsLog, AnEvaluationIsALineButNoStep) {
   ScratchFolder scratch;
   auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");

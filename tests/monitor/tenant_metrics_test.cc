@@ -116,5 +116,33 @@ TEST_F(ServedTenants, TheNextStartOfTheCommandShowsThemAgain) {
   EXPECT_EQ(next.picture().tenants[0].newest->step, 3);
 }
 
+TEST(TenantLabels, BeyondTheirBoundAreAddedUpAsOthers) {
+  RunSnapshot picture;
+  const auto add = [&picture](size_t i, double tokens_per_second) {
+    TenantPicture& tenant = picture.tenants.emplace_back();
+    tenant.name = fmt::format("t{}", i);
+    tenant.state = "training";
+    tenant.share = 0.01;
+    tenant.served.tokens_per_second = tokens_per_second;
+  };
+  const auto text = [&picture] {
+    PrometheusText out;
+    write_tenant_metrics(out, picture, kBegin);
+    return out.text();
+  };
+  picture.tenants.emplace_back();  // a free slot
+  for (size_t i = 0; i < kTenantLabelsMax; ++i) add(i, static_cast<double>(i) + 2);
+  EXPECT_THAT(text(), Not(HasSubstr(kOtherTenants)));
+  EXPECT_THAT(text(), HasSubstr("primerl_tenant_tokens_per_second{tenant=\"t0\"} 2\n"));
+  add(kTenantLabelsMax, 100);
+  EXPECT_THAT(
+      text(),
+      AllOf(HasSubstr("primerl_tenant_tokens_per_second{tenant=\"t64\"} 100\n"),
+            HasSubstr("primerl_tenant_tokens_per_second{tenant=\"~other\"} 2\n"),
+            HasSubstr("primerl_tenant_promised_share_ratio{tenant=\"~other\"} 0.01\n"),
+            HasSubstr("primerl_tenants{state=\"training\"} 65\n"), Not(HasSubstr("tenant=\"t0\""))))
+      << "the one that computed least has no label";
+}
+
 }  // namespace
 }  // namespace primerl

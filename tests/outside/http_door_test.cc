@@ -1,11 +1,14 @@
 // A listener with a door: it asks its owner who a key is for, and passes queries on.
 #include <gmock/gmock.h>
 
+#include "runtime/outside/http_connections.h"
 #include "tests/outside/http_story.h"
 
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -53,6 +56,42 @@ TEST_F(HttpDoorStory, AReplySaysWhenToAskAgain) {
   reply.retry_after = 17;
   ask(2, reply_call(reply));
   EXPECT_THAT(alice.hear_until("\r\n\r\n"), HasSubstr("Retry-After: 17\r\n"));
+}
+
+TEST_F(HttpDoorStory, AReplyInPartsIsSentAsChunks) {
+  RawClient alice(port);
+  alice.say(post("{}", kKey));
+  (void)accepted(1);
+  ClientReply part;
+  part.request = 1;
+  part.content_type = "text/event-stream";
+  part.body = "data: 1\n\n";
+  part.has_more = true;
+  ask(2, reply_call(part));
+  EXPECT_THAT(alice.hear_until("data: 1\n\n\r\n"),
+              AllOf(HasSubstr("Transfer-Encoding: chunked\r\n"),
+                    HasSubstr("Content-Type: text/event-stream\r\n"), HasSubstr("\r\n9\r\n")));
+  part.body = "data: 22\n\n";
+  part.has_more = false;
+  ask(3, reply_call(part));
+  EXPECT_EQ(alice.hear_until("0\r\n\r\n"), "a\r\ndata: 22\n\n\r\n0\r\n\r\n");
+  alice.say(post("{}", kKey));
+  EXPECT_EQ(accepted(4).tenant, "alice") << "the connection serves the next request";
+}
+
+TEST_F(HttpDoorStory, AClientThatDoesNotReadItsStreamIsClosed) {
+  RawClient alice(port);
+  alice.say(post("{}", kKey));
+  (void)accepted(1);
+  ask(2, closed_call());
+  ClientReply part;
+  part.request = 1;
+  part.body = std::string(HttpConnections::kStreamBytesMax + 1, 'x');
+  part.has_more = true;
+  ask(3, reply_call(part));
+  const auto closed = read_closed(answer_to(2).body);
+  ASSERT_TRUE(closed.ok());
+  EXPECT_THAT(*closed, ElementsAre(1U));
 }
 
 /// A listener of an actor: what it gives to the record does not change.

@@ -25,7 +25,9 @@ constexpr int64_t kNumbers = 5;  // that the source of a tenant gives
 Result<bool> gives_numbers(Puppet& puppet) {
   if (puppet.count == kNumbers || puppet.out.room() <= 0) return false;
   const TenantSlot tenant = puppet.world().tenants().front();
-  puppet.out.send({.value = ++puppet.count, .bulk = {}}, for_tenant(tenant));
+  // A value that is set changes the numbers, so a replay without it differs.
+  const int64_t added = 100 * puppet.world().tenant(tenant).inflight;
+  puppet.out.send({.value = ++puppet.count + added, .bulk = {}}, for_tenant(tenant));
   return true;
 }
 
@@ -88,6 +90,7 @@ class Hosted {
     for (const char* name : {"alice", "bob", "carl"}) {
       const bool stays = std::string_view(name) == "carl";
       change(run, TenantChange::Kind::kJoin, name, tenancy);
+      if (stays) change(run, TenantChange::Kind::kSet, name, tenancy);
       change(run, TenantChange::Kind::kStart, name, tenancy);
       // Alice's source has given all of its numbers, bob's some.
       const uint64_t enough = steps_.size() + (tenancy == 1 ? 6 : 40);
@@ -125,7 +128,8 @@ class Hosted {
 
  private:
   void change(VirtualExecutor& run, TenantChange::Kind kind, const char* name, uint32_t tenancy) {
-    ASSERT_TRUE(run.change_tenant({kind, kFree, tenancy, name, "[tenant.x]\n"}).ok());
+    const char* const table = kind == TenantChange::Kind::kSet ? "inflight = 3\n" : "[tenant.x]\n";
+    ASSERT_TRUE(run.change_tenant({kind, kFree, tenancy, name, table}).ok());
     const int changed = num_changed_ + 1;
     ASSERT_TRUE(run.run_until([&] { return num_changed_ == changed; }));
   }
@@ -156,7 +160,10 @@ class HostedReplay : public ::testing::Test {
 };
 
 TEST_F(HostedReplay, MakesAndDestroysActorsAtTheRecordedPositions) {
-  ASSERT_THAT(run_.trace()->tenants().all(), SizeIs(4));
+  const auto& uses = run_.trace()->tenants().all();
+  ASSERT_THAT(uses, SizeIs(4));
+  ASSERT_THAT(uses[3].values, SizeIs(1)) << "of carl, once for all groups";
+  EXPECT_EQ(uses[3].values[0].second, "inflight = 3\n");
   const ReplayReport report = replay(run_.replay());
   EXPECT_EQ(report.total_steps(), run_.trace()->num_steps());
   EXPECT_GT(report.num_messages_compared, 20U);

@@ -47,7 +47,7 @@ std::string table_of(std::string_view name) {
 }
 
 /// The graph of examples/two_tenants with these tenants instead, and four slots.
-CheckedGraph graph_of(const std::vector<std::string>& names) {
+CheckedGraph graph_of(const std::vector<std::string>& names, int64_t tokens_per_second = 0) {
   const std::string example = std::string(PRIMERL_SOURCE_DIR) + "/examples/two_tenants/graph.toml";
   const std::string text = read_text_file(example, 1 << 20).value();
   const size_t begin = text.find("[tenant."), end = text.find("[model.");
@@ -62,7 +62,9 @@ CheckedGraph graph_of(const std::vector<std::string>& names) {
       "resource.learner.backend=\"scripted\"",
       "node.rollout.max_inflight=8",
       "node.trainer.lost_batches_max=3",
-      "graph.tenant_limits={ tenants_max = 4, rank = 16, group_size = 4, batch_size = 8 }"};
+      fmt::format("graph.tenant_limits={{ tenants_max = 4, rank = 16, group_size = 4, "
+                  "batch_size = 8, tokens_per_second = {} }}",
+                  tokens_per_second)};
   overrides.cores = 2;
   return load_graph(file.string(), overrides, full_catalog());
 }
@@ -199,6 +201,10 @@ class Guests {
             give(executor, place.is_paused ? ChangeKind::kResume : ChangeKind::kPause, slot, place);
             place.state = State::kTrains;
             place.is_paused = !place.is_paused;
+          } else if (random_.below(1'000) == 0) {
+            give(executor, ChangeKind::kSet, slot, place);
+            place.state = State::kTrains;
+            ++num_set;
           }
           break;
         case State::kDrained:
@@ -225,7 +231,7 @@ class Guests {
   }
 
   bool has_stayer_finished = false;
-  int64_t num_started = 0, num_left = 0;
+  int64_t num_started = 0, num_left = 0, num_set = 0;
   std::vector<std::string> faults;
 
  private:
@@ -247,9 +253,17 @@ class Guests {
   }
   void give(VirtualExecutor& executor, ChangeKind kind, TenantSlot slot, Place& place) {
     place.state = State::kAsked;
-    const std::string table = kind == ChangeKind::kJoin ? guest_tables().at(place.name) : "";
+    const std::string table = kind == ChangeKind::kJoin  ? guest_tables().at(place.name)
+                              : kind == ChangeKind::kSet ? some_values()
+                                                         : "";
     const Status given = executor.change_tenant({kind, slot, place.tenancy, place.name, table});
     if (!given.ok()) faults.push_back(given.error().text());
+  }
+
+  std::string some_values() {
+    return fmt::format("inflight = {}\nmax_off_policy_steps = {}\nmax_steps = {}\nshare = 0.{}\n",
+                       4 + random_.below(5), random_.below(3), 1 + random_.below(4),
+                       1 + random_.below(3));
   }
 
   const TenantSlot stayer_;
@@ -262,7 +276,8 @@ struct Ended {
   RunOutcome outcome;
   Left left;
   std::vector<std::string> faults;
-  int64_t num_started = 0, num_faults = 0, num_trained = 0, num_remade = 0;
+  int64_t num_started = 0, num_faults = 0, num_trained = 0, num_remade = 0, num_set = 0;
+  Duration lasted;
 };
 
 enum class With { kNobody, kGuests, kFaults, kRemakes };
@@ -304,6 +319,7 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
     ended.faults.push_back(started.error().text());
     return ended;
   }
+  const Time began = executor.now();
   RandomStream remakes(mix(seed, 43));
   bool is_drained = false;
   while (executor.advance()) {
@@ -326,7 +342,8 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
     ended.faults.push_back(guests.text() + executor.stall_report().text());
   const bool is_at_rest = ended.outcome.end == RunEnd::kInterrupted;
   for (uint32_t i = 0; i < plan->groups.size() && is_at_rest; ++i)
-    if (!executor.group(GroupId(i)).state().slots.empty())
+    if (const GroupState state = executor.group(GroupId(i)).state();
+        !state.slots.empty() || !state.values.empty())
       ended.faults.push_back(fmt::format("'{}' has a tenant left", plan->groups[i].name));
   for (const auto& resource : resources)
     if (auto* engine = dynamic_cast<Engine*>(resource.get()); engine != nullptr) {
@@ -338,6 +355,8 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
   ended.num_started = guests.num_started;
   ended.num_faults = faults.num_faults;
   ended.num_trained = host.num_trained;
+  ended.num_set = guests.num_set;
+  ended.lasted = executor.now() - began;
   std::sort(host.left.rollouts.begin(), host.left.rollouts.end());
   ended.left = std::move(host.left);
   return ended;
@@ -352,7 +371,7 @@ std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
 }
 
 struct Totals {
-  int64_t num_started = 0, num_faults = 0, num_guest_rollouts = 0, num_remade = 0;
+  int64_t num_started = 0, num_faults = 0, num_guest_rollouts = 0, num_remade = 0, num_set = 0;
 };
 
 /// Runs the seeds: the tenant that stays has what it has alone, and nothing is left of the others.
@@ -380,6 +399,7 @@ Totals expect_guests_change_nothing(With with, uint64_t most) {
     totals.num_faults += beside.num_faults;
     totals.num_guest_rollouts += beside.num_trained - std::ssize(beside.left.rollouts);
     totals.num_remade += beside.num_remade;
+    totals.num_set += beside.num_set;
   }
   return totals;
 }
@@ -388,6 +408,19 @@ TEST(Hosted, GuestsChangeNothingForTheOneWhoStays) {
   const Totals totals = expect_guests_change_nothing(With::kGuests, 200);
   EXPECT_GT(totals.num_started, 0);
   EXPECT_GT(totals.num_guest_rollouts, 0);
+  EXPECT_GT(totals.num_set, 0);
+}
+
+/// A limit changes when rollouts are made, and no number of them.
+TEST(Hosted, ALimitOfTokensASecondMakesARunLongerAndChangesNoBit) {
+  const Ended free = run(graph_of({std::string(kStayer)}), 1, With::kNobody);
+  const CheckedGraph graph = graph_of({std::string(kStayer)}, 20);
+  const Ended limited = run(graph, 1, With::kNobody), again = run(graph, 1, With::kNobody);
+  EXPECT_EQ(limited.left, free.left);
+  EXPECT_EQ(limited.lasted, again.lasted) << "it waits by the run's own clock";
+  // Each of the 12 steps has at least two rollouts with a prompt and a token.
+  EXPECT_GT(limited.lasted, Duration::seconds(2));
+  EXPECT_LT(free.lasted * 2, limited.lasted);
 }
 
 TEST(Hosted, NorDoTheirFaults) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -127,6 +128,25 @@ TEST_F(CommandBox, TakesAsManyAtATimeAsItSays) {
   EXPECT_EQ(first.front().id, "000");
   EXPECT_THAT(inbox.take(), SizeIs(1));
   EXPECT_THAT(inbox.take(), IsEmpty());
+}
+
+TEST_F(CommandBox, AWatchedFolderIsReadableUntilItsRequestsAreTaken) {
+  EXPECT_EQ(inbox.descriptor(), -1);
+  inbox.watch();
+  ASSERT_GE(inbox.descriptor(), 0);
+  const auto is_readable = [this] {
+    pollfd polled{inbox.descriptor(), POLLIN, 0};
+    return ::poll(&polled, 1, 0) == 1;
+  };
+  EXPECT_FALSE(is_readable());
+  const auto answer = ask(Json::object(), [&] {
+    EXPECT_TRUE(is_readable());
+    answer_all();
+  });
+  EXPECT_TRUE(answer.ok());
+  EXPECT_TRUE(is_readable()) << "its own answer was moved there too";
+  EXPECT_THAT(inbox.take(), IsEmpty());
+  EXPECT_FALSE(is_readable());
 }
 
 TEST_F(CommandBox, KeepsUnfetchedAnswersUpToItsLimit) {

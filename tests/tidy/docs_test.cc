@@ -230,6 +230,7 @@ TEST(Help, ExamplesWorkOneAfterTheOther) {
       {"tenant show", "needs a run that is served: serve_run_test"},
       {"tenant pause", "needs a run that is served: serve_run_test"},
       {"tenant resume", "needs a run that is served: serve_run_test"},
+      {"tenant set", "needs a run that is served: serve_run_test"},
       {"tenant remove", "needs a run that is served: serve_run_test"},
       {"tenant token", "needs a run that is served: tenant_command_test"},
       {"trace dump", "needs a run that trains: docs/how-to/read-a-trace.md"}};

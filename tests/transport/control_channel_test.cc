@@ -45,6 +45,37 @@ class ControlChannelTest : public testing::Test {
   std::unique_ptr<ControlChannel> left_, right_;
 };
 
+TEST(ControlInbox, IsWokenWithoutAnEvent) {
+  ControlInbox inbox;
+  inbox.wake();
+  inbox.wake();
+  EXPECT_FALSE(inbox.take(Duration::seconds(86400)));
+  EXPECT_FALSE(inbox.take(Duration())) << "two calls before a wait end one wait";
+}
+
+TEST(ControlInbox, AnotherDescriptorEndsTheWait) {
+  ControlInbox inbox;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Descriptor reads(ends[0]), writes(ends[1]);
+  ASSERT_EQ(::write(writes.get(), "x", 1), 1);
+  EXPECT_FALSE(inbox.take(Duration::seconds(86400), reads.get()));
+  inbox.wake();
+  EXPECT_FALSE(inbox.take(Duration::seconds(86400))) << "without it, wake() does";
+}
+
+TEST_F(ControlChannelTest, AMessageComesBeforeAWake) {
+  connect();
+  open_right();
+  ASSERT_TRUE(right_->send(Heartbeat()).ok());
+  ASSERT_FALSE(next(*inbox_).is_closed());
+  ASSERT_TRUE(right_->send(Heartbeat()).ok());
+  inbox_->wake();
+  std::optional<ControlEvent> event;
+  for (int i = 0; i < 2 && !event; ++i) event = inbox_->take(kPatience);
+  EXPECT_TRUE(event);
+}
+
 TEST_F(ControlChannelTest, CarriesMessagesBothWaysInOrder) {
   connect();
   open_right();

@@ -66,6 +66,7 @@ class CudaEngine final : public Engine {
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   void drop(WeightsKey key) override;
+  void set_share(TenantSlot tenant, double share) override { scheduler_.set_share(tenant, share); }
   /// As published by a CpuLearner, in fp32. Empty if adapters are applied.
   WeightManifest manifest() const override;
   KvEvents take_kv_events() override { return scheduler_.take_kv_events(); }

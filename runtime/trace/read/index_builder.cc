@@ -200,7 +200,7 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
       return frame.instance != UINT32_MAX;
     case StepKind::kTenant:
       return frame.instance == UINT32_MAX && is_index(frame.tenant, catalog.tenants.size()) &&
-             frame.subject <= static_cast<uint32_t>(TenantChange::Kind::kLeave) &&
+             frame.subject <= static_cast<uint32_t>(TenantChange::Kind::kSet) &&
              frame.sequence <= kTenancyMax;
     case StepKind::kWork:
     case StepKind::kDrain:

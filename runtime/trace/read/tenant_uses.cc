@@ -55,6 +55,10 @@ void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChang
   }
   const size_t use = use_of(change.slot, change.tenancy, change.name, began);
   if (change.kind == Kind::kJoin) all_[use].table = change.table;
+  // Each group has the event; the first one counts.
+  auto& values = all_[use].values;
+  if (change.kind == Kind::kSet && (values.empty() || values.back().second != change.table))
+    values.emplace_back(began, change.table);
   const MarkKind kind = change.kind == Kind::kJoin    ? MarkKind::kJoined
                         : change.kind == Kind::kLeave ? MarkKind::kLeft
                                                       : MarkKind::kPresent;

@@ -26,7 +26,9 @@ struct TenantUse {
   uint32_t tenancy = 0;
   std::string name;   // "alice"
   std::string table;  // of the join; "": the tenant is in the graph's file, or its join was retired
-  Time joined;        // the first group's event; of a tenant of the file, before every step
+  /// Values that were set (graph/tenant_values.h), in order of time.
+  std::vector<std::pair<Time, std::string>> values = {};
+  Time joined;  // the first group's event; of a tenant of the file, before every step
   bool is_in_file = false;
   /// "alice", of a later use "alice~2": as in names of files.
   std::string label() const;

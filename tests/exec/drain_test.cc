@@ -1,0 +1,29 @@
+#include "runtime/exec/drain.h"
+
+#include <gtest/gtest.h>
+
+namespace primerl {
+namespace {
+
+TEST(SlotDrain, IsOverAfterTwoEqualCounts) {
+  SlotDrain drain;
+  const std::vector<SlotCounts> under_way = {{2, 1, true}, {0, 0, true}};
+  const std::vector<SlotCounts> quiet = {{2, 1, true}, {0, 1, true}};
+  EXPECT_FALSE(drain.is_over(under_way));
+  EXPECT_FALSE(drain.is_over(quiet));
+  EXPECT_TRUE(drain.is_over(quiet));
+}
+
+TEST(SlotDrain, LooksAtOnceAndThenLessAndLess) {
+  SlotDrain drain;
+  Duration sum, last;
+  for (int i = 0; i < 6; ++i) {
+    last = drain.next_pause();
+    sum += last;
+  }
+  EXPECT_EQ(sum, Duration::milliseconds(63)) << "1 + 2 + 4 + 8 + 16 + 32";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(drain.next_pause(), SlotDrain::kLookAfterMax);
+}
+
+}  // namespace
+}  // namespace primerl
