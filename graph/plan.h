@@ -47,6 +47,8 @@ struct PlanResource {
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
   std::vector<MemoryPart> memory;              // of one copy; empty: unknown
+  /// Of an "outside" in a graph with slots: the slot whose tenants it asks for.
+  TenantSlot slot{};
 };
 
 struct PlanNode {
@@ -69,7 +71,8 @@ struct PlanInstance {
   int32_t replica = 0;  // of its node; the first replica of the place has the lowest numbers
   GroupId group;
   /// Index into Plan::resources, parallel to contract->resources. An instance that asks something
-  /// outside has one more at the end.
+  /// outside has one more at the end; in a graph with slots each instance of a slot has it that may
+  /// ask.
   std::vector<int32_t> resources;
 };
 

@@ -83,11 +83,12 @@ class LimitRule {
     for_each_environment(drafted_, [this](const DraftTenant& each) {
       // Names that the program does not have are reported where they are bound.
       const auto& environment = each.tenant.environment;
-      if (environment.contract != nullptr)
+      // What the operator defined as a service is allowed.
+      if (environment.contract != nullptr && environment.service.empty())
         check_choice(each, "environment", {environment.name}, "environments", limits_.environments);
       std::vector<std::string> rewards;
       for (const auto& reward : each.tenant.rewards)
-        if (reward.contract != nullptr) rewards.push_back(reward.name);
+        if (reward.contract != nullptr && reward.service.empty()) rewards.push_back(reward.name);
       check_choice(each, "reward", rewards, "rewards", limits_.rewards);
       check_files(each);
     });
@@ -166,14 +167,15 @@ class LimitRule {
             .suggest("write one that is allowed");
   }
 
-  /// Files and folders that the environment and the rewards name.
+  /// Files and folders that the environment and the rewards name. Those of a service are the
+  /// operator's.
   void check_files(const DraftTenant& each) {
     const TenantEnvironment& environment = each.tenant.environment;
-    if (environment.contract != nullptr)
+    if (environment.contract != nullptr && environment.service.empty())
       check_options(environment.contract->options, environment.options,
                     value_span(*each.spec, "environment"));
     for (const auto& reward : each.tenant.rewards)
-      if (reward.contract != nullptr)
+      if (reward.contract != nullptr && reward.service.empty())
         check_options(reward.contract->options, reward.options, value_span(*each.spec, "reward"));
   }
 

@@ -1,5 +1,6 @@
 #include "runtime/backends/tenant_resources.h"
 
+#include "graph/tenant_outside.h"
 #include "kernels/engine/engine.h"
 #include "kernels/scripted/options.h"
 #include "kernels/train/learner.h"
@@ -34,6 +35,16 @@ Status notify_resource(const Plan& plan, int32_t index, Resource& resource, cons
   const PlanResource& planned = plan.resources[static_cast<size_t>(index)];
   if (planned.kind == Learner::kResourceKind)
     return notify_learner(plan, planned, static_cast<Learner&>(resource), tenant, kind);
+  if (planned.kind == Outside::kResourceKind) {
+    // A listener has no slot.
+    if (planned.slot != tenant.slot) return ok();
+    auto& outside = static_cast<Outside&>(resource);
+    if (kind == TenantChange::Kind::kLeave)
+      outside.end_tenant();
+    else
+      outside.begin_tenant(outside_of(tenant).spec);
+    return ok();
+  }
   if (kind == TenantChange::Kind::kJoin) return ok();
   const WeightsKey key{tenant.slot, AdapterId(tenant.tenancy)};
   if (planned.kind == Engine::kResourceKind) static_cast<Engine&>(resource).drop(key);

@@ -22,9 +22,9 @@
 namespace primerl {
 
 struct ControlApiOptions {
-  std::string address = "127.0.0.1:0";  // port 0: any free one
-  bool is_behind_proxy = false;         // may be another address: a proxy there adds TLS
-  std::string tls_cert, tls_key;        // PEM files; both empty: without TLS
+  std::string address = "127.0.0.1:0";      // port 0: any free one
+  bool is_behind_proxy = false;             // may be another address: a proxy there adds TLS
+  std::string tls_cert = {}, tls_key = {};  // PEM files; both empty: without TLS
 };
 
 /// kInvalid: no address, or one that other machines reach without TLS; a file of TLS without the

@@ -104,6 +104,13 @@ class UploadRules {
                    const OptionSet& own) {
     if (!value.is_table()) return refuse_kind(entry, "a table { name = \"...\" }");
     const Table& table = value.as_table();
+    // Its values are the operator's; the usual check finds whether there is one of this name.
+    if (table.find("service") != nullptr) {
+      std::vector<std::string> names = own.names();
+      std::erase(names, "name");
+      names.insert(names.begin(), "service");
+      return check_table(table, OptionSet(), names);
+    }
     const Entry* const name = table.find("name");
     std::vector<std::string> allowed;
     const Contract* found = nullptr;
@@ -122,7 +129,10 @@ class UploadRules {
           fmt::format("{} '{}' runs a program or asks a server, which is not allowed in a file "
                       "that comes over HTTP",
                       entry.key, found->name),
-          join_names(allowed), std::string(kByOperator));
+          join_names(allowed),
+          fmt::format("write {{ service = \"...\" }} with a [service.{}.<name>] of the graph; or "
+                      "{}",
+                      entry.key, kByOperator));
     std::vector<std::string> names = own.names();
     check_table(table, found->options, names);
   }

@@ -1,9 +1,10 @@
 /// The rules for a tenant's file that comes over HTTP (docs/design/hosted.md).
 ///
-/// The file may have values of a tenant, an environment and rewards that are code of this program,
-/// and nothing that runs a program or names a file: neither `command`, `python`, `plugins`,
-/// `address` nor `include`, and no path. Every key must be known exactly, so no misspelt key passes
-/// as another one. The usual check of a tenant's file comes after these rules.
+/// The file may have values of a tenant, an environment and rewards that are code of this program
+/// or services of the graph, and nothing that runs a program or names a file: neither `command`,
+/// `python`, `plugins`, `address` nor `include`, and no path. Every key must be known exactly, so
+/// no misspelt key passes as another one. The usual check of a tenant's file comes after these
+/// rules.
 ///
 /// check_upload() is pure. The other functions write and remove one folder; they follow no link.
 #pragma once

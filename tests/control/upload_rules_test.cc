@@ -52,6 +52,22 @@ TEST_F(UploadRulesTest, ACommandIsRefusedWithTheWayForTheOperator) {
   EXPECT_EQ(fault.where, "tenant.toml:2:24");
 }
 
+TEST_F(UploadRulesTest, AServiceOfTheOperatorIsAcceptedAndNothingBesideIt) {
+  EXPECT_FALSE(
+      check("[tenant.alice]\nenvironment = { service = \"math\" }\n"
+            "reward = [{ service = \"answer\", weight = 2 }, { name = \"exact\" }]\n"));
+  for (const char* more : {"command = [\"sh\"]", "python = \"sh\"", "address = \"a:1\""})
+    EXPECT_THAT(fault_of(fmt::format("environment = {{ service = \"math\", {} }}", more)).error,
+                HasSubstr("not allowed"))
+        << more;
+  EXPECT_THAT(fault_of(R"(environment = { service = "math", file = "/etc/passwd" })").error,
+              HasSubstr("there is no key 'file' here"));
+  EXPECT_THAT(fault_of(R"(environment = { service = "math", name = "process" })").error,
+              HasSubstr("there is no key 'name' here"));
+  EXPECT_THAT(check(kGood + "[service.environment.math]\nname = \"copy\"\n")->error,
+              HasSubstr("a tenant's file has no 'service'"));
+}
+
 TEST_F(UploadRulesTest, APythonFileIsRefused) {
   EXPECT_THAT(fault_of(R"(environment = { name = "python", file = "x.py" })").error,
               HasSubstr("runs a program"));
