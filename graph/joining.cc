@@ -150,6 +150,7 @@ Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::
                  tables.size());
   Overrides overrides;
   overrides.may_lack_weights = true;  // they were there when the tenant was admitted
+  overrides.uploaded_data = "/";      // and its files were where they may be
   // The plugins of the plan's own catalog are loaded already.
   std::optional<Catalog> loaded;
   if (!catalog.plugins.empty()) {

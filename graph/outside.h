@@ -111,8 +111,8 @@ class Outside : public Resource {
   virtual void stop() = 0;
   /// `wake` is called when answers have arrived after there were none.
   virtual void set_wake(std::function<void()> wake) = 0;
-  /// Of a slot of a graph with limits: another tenant has joined it, and from now on calls are for
-  /// its pools. Calls of the tenant before are forgotten.
+  /// For the Outside of a slot in a graph with limits: a tenant has joined it, and from now on
+  /// calls are for its pools. Calls of the tenant before are forgotten.
   virtual void begin_tenant(OutsideSpec) {}
   /// The tenant has left the slot: its processes end, and its calls are forgotten.
   virtual void end_tenant() {}

@@ -47,7 +47,7 @@ struct PlanResource {
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
   std::vector<MemoryPart> memory;              // of one copy; empty: unknown
-  /// Of an "outside" in a graph with slots: the slot whose tenants it asks for.
+  /// The slot whose tenants an "outside" asks for, in a graph with slots; else none.
   TenantSlot slot{};
 };
 
@@ -234,6 +234,9 @@ struct Overrides {
   bool for_run = false;
   /// The graph belongs to a record that is only read: the results of the weights are in it.
   bool may_lack_weights = false;
+  /// Files of tenants may also be in this folder, whatever `data_root` of the limits says: those
+  /// that came to the run over HTTP.
+  std::string uploaded_data;
 };
 
 /// One value of the resolved graph and its origin, for `show --resolved --origin`.

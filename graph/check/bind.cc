@@ -34,8 +34,8 @@ std::vector<std::string> names_of(const auto& contracts) {
   return names;
 }
 
-/// `{ service = "math" }`: what the operator's table says. Of the tenant it has only the keys that
-/// all choices have, such as the weight of a reward.
+/// `{ service = "math" }`: the values of the operator's table. The tenant may write only the keys
+/// that all choices have, such as the weight of a reward.
 template <class Contract, class Chosen>
 void bind_service(Table& table, const Entry& service, const std::string& what,
                   const NamedChoice<Contract, Chosen>& choice, Draft& draft) {

@@ -106,6 +106,7 @@ struct Draft {
   Diagnostics& diagnostics;
   bool may_lack_weights = false;  // Overrides::may_lack_weights
   bool for_run = false;           // Overrides::for_run
+  std::string uploaded_data;      // Overrides::uploaded_data
 
   int32_t cores = 1;  // of the machine
   GraphSettings settings;

@@ -266,7 +266,7 @@ Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   return schema;
 }
 
-/// What a tenant writes: the choice itself, or a service that has it.
+/// A tenant writes the choice itself, or a service that has it.
 Json choice_or_service(const OptionSet& name_option, std::string_view kind) {
   Json properties = Json::object(), required = Json::array();
   properties.set("service", Json::object()

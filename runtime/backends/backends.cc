@@ -76,7 +76,8 @@ std::string trained_model_folder(const Plan& plan) {
 
 /// Asks the pools of one actor group. A server of verifiers uses the policy's tokenizer if its
 /// environment names no other.
-Made outside_of_group(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
+Result<std::shared_ptr<Resource>> outside_of_group(const Plan& plan, const PlanResource& resource,
+                                                   const BackendSetup& setup) {
   const OutsideMaker make = [folder = trained_model_folder(plan),
                              log = setup.log_outside](OutsideSpec spec) {
     for (OutsidePool& pool : spec.pools)

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/joining.h"
+#include "runtime/control/upload_folders.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -293,6 +294,8 @@ void TenantControl::remove_files(const HostedTenant& tenant) {
   if (tenant.files == RemovedFiles::kPurge) {
     gone.push_back(checkpoints_folder(setup_.run_folder, name, layout));
     gone.push_back(clients_folder(setup_.run_folder, name));
+    if (const fs::path data = data_folder_of_table(setup_.run_folder, tenant.table); !data.empty())
+      gone.push_back(data);
   }
   for (const fs::path& path : gone)
     if (const Status removed = setup_.files->remove_all(path); !removed.ok())
@@ -341,8 +344,10 @@ void TenantControl::add(const std::string& id, const Json& content, Time now) {
   for (uint32_t slot = 0; slot < plan_.num_slots(); ++slot)
     if (const HostedTenant* tenant = table_.holder(TenantSlot(slot)); tenant != nullptr)
       present.emplace(tenant->name, tenant->table);
+  Overrides overrides;
+  overrides.uploaded_data = tenant_data_folder(setup_.run_folder).string();
   const CheckedTenant checked =
-      check_joining_tenant(*file, plan_, present, Overrides(), *plan_.catalog);
+      check_joining_tenant(*file, plan_, present, overrides, *plan_.catalog);
   const std::string findings = render(checked.diagnostics, checked.sources);
   if (checked.tenant == nullptr)
     return setup_.answer(id, Json::object()

@@ -75,7 +75,6 @@ class SlotOutside final : public Outside {
     if (outside_ == nullptr) return false;
     return fault_.empty() ? outside_->has_work() : !open_.empty();
   }
-  Duration take_cost() override { return outside_ == nullptr ? Duration() : outside_->take_cost(); }
   std::string describe() const override { return outside_ == nullptr ? "" : outside_->describe(); }
 
  private:
