@@ -23,11 +23,13 @@ class SlotOutside final : public Outside {
     spec_ = {};
     open_.clear();
     fault_.clear();
+    is_stopped_ = false;
   }
 
   Status ask(OutsideCall call) override {
     if (outside_ == nullptr)
       return error(Code::kInvalid, "a call to outside from a slot whose tenant asks nothing there");
+    if (is_stopped_) return ok();
     const uint64_t id = call.id;
     if (fault_.empty()) RETURN_IF_ERROR(outside_->ask(std::move(call)));
     if (open_.size() >= kOutsideCallsMax)
@@ -53,6 +55,7 @@ class SlotOutside final : public Outside {
   }
   void stop() override {
     open_.clear();
+    is_stopped_ = true;
     if (outside_ != nullptr) outside_->stop();
   }
   void set_wake(std::function<void()> wake) override {
@@ -90,6 +93,7 @@ class SlotOutside final : public Outside {
   std::shared_ptr<Outside> outside_;  // null: the tenant asks nothing outside, or there is none
   std::set<uint64_t> open_;           // calls without an answer; at most kOutsideCallsMax
   std::string fault_;                 // of outside_; empty: it can be used
+  bool is_stopped_ = false;           // until the next tenant
 };
 
 }  // namespace

@@ -114,6 +114,22 @@ TEST_F(SlotOutsideStory, AProgramThatIsMissingIsAnAnswerAndNoFaultOfTheGroup) {
   EXPECT_EQ(answer_to(4).end, OutsideEnd::kDone) << "the next tenant is served";
 }
 
+TEST_F(SlotOutsideStory, NothingIsAnsweredAfterStopUntilTheNextTenant) {
+  OutsideSpec spec = worker_spec(1);
+  spec.pools[0].command = {"no-such-program-here"};
+  open({});
+  outside->begin_tenant(std::move(spec));
+  ask(1, "{}");
+  EXPECT_EQ(answer_to(1).end, OutsideEnd::kUnusable);
+  outside->stop();
+  ask(2, "{}");
+  EXPECT_FALSE(outside->has_work());
+  outside->end_tenant();
+  outside->begin_tenant(worker_spec(2));
+  ask(3, "{}");
+  EXPECT_EQ(answer_to(3).end, OutsideEnd::kDone);
+}
+
 TEST_F(SlotOutsideStory, CallsOfATenantThatLeftAreForgotten) {
   OutsideSpec silent = worker_spec(1);
   silent.pools[0].command = {"/bin/sh", "-c", "sleep 1000"};
