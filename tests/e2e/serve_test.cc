@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/base/raw_client.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
 
@@ -194,6 +195,52 @@ TEST_F(ServedRun, ATenantThatJoinsMayHaveARewardInPython) {
   const auto replayed = run_graph_program({"replay", folder_.string()});
   EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
   EXPECT_EQ(newest_pid(), last) << "a replay starts no process";
+}
+
+/// Over HTTP it brings rows, and names a reward that runs a program of the operator.
+TEST_F(ServedRun, ATenantOverHttpBringsItsDataAndNamesAService) {
+  write_text(scratch_.path() / "reward.py", "def reward(completion):\n    return 1.0\n");
+  const std::string service = (scratch_.path() / "service.toml").string();
+  write_text(service, fmt::format("[service.reward.long]\nname = \"python\"\n"
+                                  "file = \"reward.py\"\npython = \"{}\"\n",
+                                  PRIMERL_PYTHON));
+  Program run(serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string(),
+                           "--overlay", service, "--set",
+                           "graph.tenant_limits.environments=[\"dataset\"]"}));
+  wait_until_it_serves();
+  std::string token = tenant({"token", "--operator", "--rotate"}).out;
+  token.erase(token.find_last_not_of('\n') + 1);
+  const std::string url = json_file(folder_ / "run.json").get_string("control_api").value();
+  const auto port = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+  const auto send = [&](const std::string& line, const std::string& body) {
+    return RawClient(port)
+        .say(fmt::format("{} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
+                         "Connection: close\r\nContent-Type: application/toml\r\n"
+                         "Content-Length: {}\r\n\r\n{}",
+                         line, token, body.size(), body))
+        .hear_all();
+  };
+  // A rotated token counts within a second.
+  EXPECT_TRUE(wait_until([&] {
+    return send("PUT /v1/uploads/dora/rows.jsonl",
+                "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n"
+                "{\"prompt\": \"2+3=\", \"answer\": \"5\"}\n")
+        .starts_with("HTTP/1.1 200");
+  }));
+  const std::string file =
+      "[tenant.dora]\nenvironment = { name = \"dataset\", file = \"rows.jsonl\" }\n"
+      "reward = { service = \"long\" }\ngroup_size = 2\nbatch_size = 4\nmax_steps = 1000000\n"
+      "max_off_policy_steps = 2\nfilters = { zero_advantage = false }\n"
+      "[tenant.dora.adapter]\nrank = 4\n";
+  const std::string added = send("POST /v1/tenants", file);
+  ASSERT_THAT(added, ::testing::StartsWith("HTTP/1.1 200")) << added;
+  expect_it_trains("dora");
+  EXPECT_FALSE(fs::is_empty(folder_ / "tenant_data"));
+  ::kill(worker_of(run), SIGKILL);
+  expect_it_trains("dora");
+  EXPECT_THAT(send("DELETE /v1/tenants/dora?purge=1", ""), ::testing::StartsWith("HTTP/1.1 200"));
+  EXPECT_TRUE(wait_until([&] { return fs::is_empty(folder_ / "tenant_data"); }));
+  end_well(run);
 }
 
 /// Others continue.
