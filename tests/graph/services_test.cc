@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "graph/joining.h"
 #include "tests/graph/test_catalog.h"
 
@@ -40,6 +42,7 @@ struct ServicesTest : ::testing::Test {
   ServicesTest() {
     overrides.cores = 2;
     folder.write("words.txt", "a b c\n");
+    std::filesystem::create_directory(folder.path() + "/allowed");
     folder.write("allowed/other.txt", "d\n");
   }
   CheckedGraph load(const std::string& text) const {

@@ -323,6 +323,8 @@ TEST(JoiningTenant, IsCheckedAsATenantOfTheGraphsFile) {
 /// elsewhere.
 TEST(JoiningTenant, MayHaveUploadedFilesBesideTheDataRoot) {
   Folder folder;
+  for (const char* name : {"/allowed", "/uploaded", "/other"})
+    std::filesystem::create_directory(folder.path() + name);
   folder.write("allowed/a.txt", "a");
   folder.write("uploaded/b.txt", "b");
   folder.write("other/c.txt", "c");
