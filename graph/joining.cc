@@ -151,6 +151,7 @@ CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
                                    const Catalog& catalog) {
   Overrides overrides;
   overrides.may_lack_weights = true;  // they were there when the tenant was admitted
+  overrides.uploaded_data = "/";      // and its files were where they may be
   CheckedGraph checked = load_graph_text(with_tenant_tables(planned.resolved_toml, present),
                                          "graph.resolved.toml", ".", overrides, catalog);
   if (checked.plan != nullptr) check_planned(name, {}, planned, *checked.plan, checked.diagnostics);
@@ -166,6 +167,7 @@ Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::
                  tables.size());
   Overrides overrides;
   overrides.may_lack_weights = true;  // they were there when the tenant was admitted
+  overrides.uploaded_data = "/";      // and its files were where they may be
   // The plugins of the plan's own catalog are loaded already.
   std::optional<Catalog> loaded;
   if (!catalog.plugins.empty()) {

@@ -44,7 +44,8 @@ struct OutsideCall {
   }
 };
 
-enum class OutsideEnd : uint8_t { kDone, kFailed, kLost, kNeedsHistory };
+/// kUnusable: its pool cannot be used any more, so its tenant fails.
+enum class OutsideEnd : uint8_t { kDone, kFailed, kLost, kNeedsHistory, kUnusable };
 
 struct OutsideAnswer {
   uint64_t id = 0;
@@ -110,6 +111,11 @@ class Outside : public Resource {
   virtual void stop() = 0;
   /// `wake` is called when answers have arrived after there were none.
   virtual void set_wake(std::function<void()> wake) = 0;
+  /// For the Outside of a slot in a graph with limits: a tenant has joined it, and from now on
+  /// calls are for its pools. Calls of the tenant before are forgotten.
+  virtual void begin_tenant(OutsideSpec) {}
+  /// The tenant has left the slot: its processes end, and its calls are forgotten.
+  virtual void end_tenant() {}
 };
 
 }  // namespace primerl

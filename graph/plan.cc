@@ -86,6 +86,7 @@ void check_with(GraphFile& file, const std::shared_ptr<const Catalog>& catalog,
   draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
   draft.may_lack_weights = overrides.may_lack_weights;
   draft.for_run = overrides.for_run;
+  draft.uploaded_data = overrides.uploaded_data;
   check_graph(draft);
   if (!result.diagnostics.has_errors()) {
     result.tables = tables_of(file, spec, result.sources);

@@ -47,6 +47,8 @@ struct PlanResource {
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
   std::vector<MemoryPart> memory;              // of one copy; empty: unknown
+  /// The slot whose tenants an "outside" asks for, in a graph with slots; else none.
+  TenantSlot slot{};
 };
 
 struct PlanNode {
@@ -69,7 +71,8 @@ struct PlanInstance {
   int32_t replica = 0;  // of its node; the first replica of the place has the lowest numbers
   GroupId group;
   /// Index into Plan::resources, parallel to contract->resources. An instance that asks something
-  /// outside has one more at the end.
+  /// outside has one more at the end; in a graph with slots each instance of a slot has it that may
+  /// ask.
   std::vector<int32_t> resources;
 };
 
@@ -231,6 +234,9 @@ struct Overrides {
   bool for_run = false;
   /// The graph belongs to a record that is only read: the results of the weights are in it.
   bool may_lack_weights = false;
+  /// Files of tenants may also be in this folder, whatever `data_root` of the limits says: those
+  /// that came to the run over HTTP.
+  std::string uploaded_data;
 };
 
 /// One value of the resolved graph and its origin, for `show --resolved --origin`.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "graph/outside.h"
 #include "graph/plan_memory.h"
 #include "graph/render.h"
 #include "graph/render_layout.h"
@@ -34,6 +35,9 @@ std::string resources_of(const Plan& plan, const PlanGroup& group) {
   std::vector<std::string> parts;
   for (const int32_t index : group.resources) {
     const auto& resource = plan.resources[static_cast<size_t>(index)];
+    const bool is_of_slot = !resource.slot.is_none();
+    if (is_of_slot && static_cast<const OutsideSpec*>(resource.options.get())->pools.empty())
+      continue;  // until a tenant that asks outside joins
     const bool computes = resource.contract != nullptr && resource.contract->computes;
     parts.push_back(fmt::format("{} '{}' ({}{})", resource.kind, resource.name, resource.backend,
                                 !computes ? ""

@@ -94,11 +94,19 @@ const T& by_name(const std::vector<T>& items, const std::string& name) {
 std::string choice_text(Writer& writer, const OptionSet& common, const auto& chosen,
                         const Table& table, const std::string& path) {
   std::vector<std::string> parts;
+  const bool is_service = !chosen.service.empty();
+  if (is_service) {
+    const std::string value = detail::toml_text(chosen.service);
+    writer.add(path + ".service", value, table.find("service"));
+    parts.push_back("service = " + value);
+  }
   for (const auto& field : common.fields) {
+    if (is_service && field.name == "name") continue;
     const std::string value = field.print(&chosen);
     writer.add(path + "." + field.name, value, table.find(field.name));
     parts.push_back(fmt::format("{} = {}", field.name, value));
   }
+  if (is_service) return fmt::format("{{ {} }}", fmt::join(parts, ", "));
   return writer.inline_table(chosen.contract->options, chosen.options.get(), &table, path,
                              std::move(parts));
 }
@@ -158,6 +166,17 @@ void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
   // Without the keys that a file with the other kind of tenant must not have.
   writer.options(tenant_options(), &tenant, written,
                  tenant.is_client ? keys_of_loops() : std::vector<std::string>{"client"});
+}
+
+/// Services of the operator: tenants name them.
+void write_services(Writer& writer, std::string_view kind, const OptionSet& common,
+                    const auto& services) {
+  for (const auto& service : services) {
+    const Table* const written = service.spec->table;
+    writer.header(fmt::format("service.{}.{}", kind, service.spec->name));
+    writer.options(common, &service.chosen, written, {});
+    writer.options(service.chosen.contract->options, service.chosen.options.get(), written, {});
+  }
 }
 
 void write_resource(Writer& writer, const Draft& draft, const PlanResource& resource) {
@@ -237,6 +256,8 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
   }
   writer.header("trace");
   writer.options(trace_options(), &plan.trace, draft.spec.trace);
+  write_services(writer, "environment", environment_options(), draft.environment_services);
+  write_services(writer, "reward", reward_options(), draft.reward_services);
   for (const auto& tenant : plan.tenants) write_tenant(writer, draft, tenant);
   for (const auto& model : plan.models) {
     writer.header("model." + model.name);

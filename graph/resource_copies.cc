@@ -136,14 +136,16 @@ class ResourceCopies {
 }  // namespace
 
 /// The environment and the rewards of a tenant may ask something outside. Each instance that serves
-/// the tenant has workers of its own.
+/// the tenant has workers of its own. In a graph with slots a tenant may join that asks.
 void add_outside(const PlanInstance& instance, Plan& plan, std::vector<int32_t>& resources) {
   if (!plan.node(instance.node).contract->asks_outside) return;
   const size_t slot = instance.tenant.is_none() ? 0 : instance.tenant.index();
-  if (slot >= plan.tenants.size()) return;
-  TenantOutside outside = outside_of(plan.tenants[slot]);
-  if (!outside.asks()) return;
+  const bool may_join = plan.settings.tenant_limits.are_set() && !instance.tenant.is_none();
+  TenantOutside outside;
+  if (slot < plan.tenants.size()) outside = outside_of(plan.tenants[slot]);
+  if (!outside.asks() && !may_join) return;
   PlanResource resource;
+  if (may_join) resource.slot = instance.tenant;
   resource.name = instance.name;
   resource.kind = Outside::kResourceKind;
   resource.options = std::make_shared<const OutsideSpec>(std::move(outside.spec));

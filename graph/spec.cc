@@ -142,8 +142,8 @@ void read_edges(GraphSpec& spec, Diagnostics& diagnostics) {
 /// Reports unknown top-level tables. A table whose name is misspelt is read under the name that was
 /// meant.
 void correct_top_level(Table& root, Diagnostics& diagnostics) {
-  const std::vector<std::string> known = {"graph", "trace", "tenant", "model",  "resource",
-                                          "node",  "edges", "place",  "include"};
+  const std::vector<std::string> known = {"graph",    "trace", "tenant", "service", "model",
+                                          "resource", "node",  "edges",  "place",   "include"};
   for (auto& entry : root.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     auto& found = diagnostics.error("G006", entry.key_span, "a graph file has no '{}'", entry.key);
@@ -185,6 +185,13 @@ GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics) {
   spec.resources = named_tables(table_of(root, "resource", diagnostics), "resource", diagnostics);
   spec.nodes = named_tables(table_of(root, "node", diagnostics), "node", diagnostics);
   spec.place = named_tables(spec.places, "place", diagnostics);
+  if (Table* services = table_of(root, "service", diagnostics)) {
+    correct_keys(*services, "[service]", {"environment", "reward"}, diagnostics);
+    spec.environment_services = named_tables(table_of(*services, "environment", diagnostics),
+                                             "service.environment", diagnostics);
+    spec.reward_services =
+        named_tables(table_of(*services, "reward", diagnostics), "service.reward", diagnostics);
+  }
   read_edges(spec, diagnostics);
   return spec;
 }

@@ -46,6 +46,8 @@ struct GraphSpec {
   Table* places = nullptr;  // `[place]`; null = one process
   Span whole;               // the file: the position of anything that is missing
   std::vector<NamedTable> tenants, models, resources, nodes, place;
+  /// `[service.environment.<name>]` and `[service.reward.<name>]`.
+  std::vector<NamedTable> environment_services, reward_services;
   std::vector<EdgeSpec> edge_list;
   std::vector<std::string> broken_edges;  // texts that are not valid edges: their nodes are not
                                           // known

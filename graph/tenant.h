@@ -40,6 +40,9 @@ struct TenantEnvironment {
   std::shared_ptr<const void> options;            // of the type that the environment's contract
                                                   // declares
   const EnvironmentContract* contract = nullptr;  // null: the built-in environment of this name
+  /// `{ service = "math" }`: the rest is of [service.environment.math]. Empty: the tenant's own.
+  std::string service = {};
+  const std::string& shown_name() const { return service.empty() ? name : service; }
 };
 
 /// `[tenant.x] reward = { name = "exact", ... }`, in the same way, or a list of such tables.
@@ -50,6 +53,8 @@ struct TenantReward {
   double weight = 1;                         // of its score in the sum of all
   /// Unique among the tenant's rewards, for metrics: "exact", "exact#2". Filled in.
   std::string label = {};
+  std::string service = {};  // as for an environment
+  const std::string& shown_name() const { return service.empty() ? name : service; }
 };
 /// Most rewards of one tenant.
 inline constexpr size_t kTenantRewardsMax = 16;
@@ -287,7 +292,9 @@ struct Tenant {
     return mix.empty() ? *this : *mix[index];
   }
   /// The environment's name in metrics and lines.
-  const std::string& environment_label() const { return label.empty() ? environment.name : label; }
+  const std::string& environment_label() const {
+    return label.empty() ? environment.shown_name() : label;
+  }
 };
 /// `max_steps` of a tenant that a client trains: it does not end by steps.
 inline constexpr int64_t kClientStepsMax = INT32_MAX;

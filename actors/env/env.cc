@@ -92,8 +92,10 @@ Contract Env::contract() {
 Status Env::start(Resources& resources) {
   tenant_ = services().tenants().front();
   pools_ = outside_of(services().tenant(tenant_));
-  outside_ = resources.get_if<Outside>("outside");
-  CHECK(!pools_.asks() || outside_ != nullptr, "a tenant that asks outside has no resource for it");
+  if (pools_.asks()) {
+    outside_ = resources.get_if<Outside>("outside");
+    CHECK(outside_ != nullptr, "a tenant that asks outside has no resource for it");
+  }
   RETURN_IF_ERROR(make_sources());
   const auto* resume = services().resume_point(tenant_);
   if (resume == nullptr) return ok();

@@ -20,7 +20,8 @@ constexpr int kCallBits = 16;
 uint64_t session_of(uint64_t trajectory) { return trajectory + 1; }
 
 Error fault_of(const OutsideAnswer& answer) {
-  return Error(answer.end == OutsideEnd::kLost ? Code::kUnavailable : Code::kInvalid, answer.body);
+  const bool is_gone = answer.end == OutsideEnd::kLost || answer.end == OutsideEnd::kUnusable;
+  return Error(is_gone ? Code::kUnavailable : Code::kInvalid, answer.body);
 }
 
 }  // namespace
@@ -120,6 +121,7 @@ Status Env::ask_step(uint64_t trajectory, const TaskSource& source, const Worlds
 void Env::receive_answers() {
   for (const OutsideAnswer& answer : outside_->receive_answers()) {
     const auto found = asked_.find(answer.id);
+    if (answer.end == OutsideEnd::kUnusable) services().fail_tenant(tenant_, fault_of(answer));
     if (found == asked_.end()) continue;  // its rollout has failed already
     const Asked asked = found->second;
     asked_.erase(found);

@@ -24,6 +24,7 @@ struct NamedChoice {
   std::string_view key;  // "environment"
   const OptionSet& name_option;
   const std::vector<Contract>& all;
+  const std::vector<DraftService<Chosen>>& services;
   Chosen& chosen;  // filled in: name, options and contract
 };
 
@@ -32,6 +33,49 @@ std::vector<std::string> names_of(const auto& contracts) {
   for (const auto& contract : contracts) names.push_back(contract.name);
   return names;
 }
+
+/// `{ service = "math" }`: the values of the operator's table. The tenant may write only the keys
+/// that all choices have, such as the weight of a reward.
+template <class Contract, class Chosen>
+void bind_service(Table& table, const Entry& service, const std::string& what,
+                  const NamedChoice<Contract, Chosen>& choice, Draft& draft) {
+  auto& diagnostics = draft.diagnostics;
+  std::vector<std::string> common = choice.name_option.names();
+  std::erase(common, "name");
+  std::vector<std::string> allowed = common;
+  allowed.insert(allowed.begin(), "service");
+  for (const Entry& entry : table.entries)
+    if (std::ranges::find(allowed, entry.key) == allowed.end())
+      diagnostics
+          .error("G085", entry.key_span, "{} names a service and has '{}', which the service says",
+                 what, entry.key)
+          .note(fmt::format("beside 'service' it may have: {}",
+                            common.empty() ? std::string("nothing") : join_names(common)))
+          .suggest(fmt::format("remove '{}'", entry.key));
+  const std::string name = service.value.is_string() ? service.value.as_string() : std::string();
+  const auto named = std::ranges::find_if(
+      choice.services, [&](const auto& each) { return each.spec->name == name; });
+  if (named == choice.services.end()) {
+    std::vector<std::string> known;
+    for (const auto& each : choice.services) known.push_back(each.spec->name);
+    auto& found = diagnostics.error("G015", service.value.span, "there is no service '{}' for {}",
+                                    name, what);
+    found.note(known.empty() ? fmt::format("the graph has no table [service.{}.<name>]", choice.key)
+                             : fmt::format("services: {}", join_names(known)));
+    suggest_name(found, name, known);
+    return;
+  }
+  choice.chosen = named->chosen;
+  choice.chosen.service = name;
+  Table own = only(table, common);
+  own.span = table.span;
+  own.entries.push_back({"name", service.key_span, Value(choice.chosen.name, service.value.span)});
+  choice.name_option.bind(own, what, {}, &choice.chosen, diagnostics);
+}
+
+template <class Contract, class Chosen>
+void bind_table(Table& table, Span span, const std::string& what,
+                const NamedChoice<Contract, Chosen>& choice, Draft& draft);
 
 template <class Contract, class Chosen>
 void bind_choice(Value& value, const NamedTable& tenant,
@@ -47,11 +91,22 @@ void bind_choice(Value& value, const NamedTable& tenant,
   }
   Table& table = value.as_table();
   const std::string what = fmt::format("the {} of tenant '{}'", choice.key, tenant.name);
+  if (const Entry* const service = table.find("service"))
+    bind_service(table, *service, what, choice, draft);
+  else
+    bind_table(table, value.span, what, choice, draft);
+}
+
+/// `table` has a name and the options of what it names. `what`: "the reward of tenant 'a'".
+template <class Contract, class Chosen>
+void bind_table(Table& table, Span span, const std::string& what,
+                const NamedChoice<Contract, Chosen>& choice, Draft& draft) {
+  auto& diagnostics = draft.diagnostics;
   correct_key(table, what, *choice.name_option.find("name"), {}, diagnostics);
   const Entry* name = table.find("name");
   if (name == nullptr || !name->value.is_string()) {
     Table only_name = only(table, {"name"});
-    only_name.span = value.span;
+    only_name.span = span;
     choice.name_option.bind(only_name, what, {}, &choice.chosen, diagnostics);
     return;
   }
@@ -183,11 +238,11 @@ void bind_adapter_path(const NamedTable& tenant, TenantAdapter& adapter, Draft& 
 /// "exact", and "exact#2" for the second reward of that name.
 void label_rewards(std::vector<TenantReward>& rewards) {
   for (size_t i = 0; i < rewards.size(); ++i) {
-    const auto same =
-        std::count_if(rewards.begin(), rewards.begin() + static_cast<std::ptrdiff_t>(i),
-                      [&](const TenantReward& each) { return each.name == rewards[i].name; });
-    rewards[i].label =
-        same == 0 ? rewards[i].name : fmt::format("{}#{}", rewards[i].name, same + 1);
+    const auto same = std::count_if(
+        rewards.begin(), rewards.begin() + static_cast<std::ptrdiff_t>(i),
+        [&](const TenantReward& each) { return each.shown_name() == rewards[i].shown_name(); });
+    const std::string& name = rewards[i].shown_name();
+    rewards[i].label = same == 0 ? name : fmt::format("{}#{}", name, same + 1);
   }
 }
 
@@ -206,11 +261,11 @@ void bind_rewards(Entry& entry, const NamedTable& spec, Tenant& tenant, Draft& d
     return;
   }
   for (Value* value : values)
-    bind_choice(
-        *value, spec,
-        NamedChoice<RewardContract, TenantReward>{"reward", reward_options(), draft.catalog.rewards,
-                                                  tenant.rewards.emplace_back()},
-        draft);
+    bind_choice(*value, spec,
+                NamedChoice<RewardContract, TenantReward>{
+                    "reward", reward_options(), draft.catalog.rewards, draft.reward_services,
+                    tenant.rewards.emplace_back()},
+                draft);
   label_rewards(tenant.rewards);
 }
 
@@ -221,7 +276,7 @@ using EnvironmentChoice = NamedChoice<EnvironmentContract, TenantEnvironment>;
 void bind_environment(Value& value, const NamedTable& spec, Tenant& tenant, Draft& draft) {
   bind_choice(value, spec,
               EnvironmentChoice{"environment", environment_options(), draft.catalog.environments,
-                                tenant.environment},
+                                draft.environment_services, tenant.environment},
               draft);
 }
 
@@ -242,7 +297,7 @@ void bind_item(Table& table, Span span, size_t index, DraftTenant& drafted, Draf
     part.tenant.rewards.clear();
     bind_rewards(*reward, *part.spec, part.tenant, draft);
   }
-  if (part.tenant.label.empty()) part.tenant.label = part.tenant.environment.name;
+  if (part.tenant.label.empty()) part.tenant.label = part.tenant.environment.shown_name();
 }
 
 /// `[[tenant.x.environments]]`.
@@ -277,6 +332,26 @@ void bind_mix(Entry& entry, DraftTenant& drafted, Draft& draft) {
 }
 
 }  // namespace
+
+void bind_services(Draft& draft) {
+  for (const auto& spec : draft.spec.environment_services) {
+    DraftService<TenantEnvironment> service{&spec, {}};
+    bind_table(*spec.table, spec.name_span, fmt::format("environment service '{}'", spec.name),
+               EnvironmentChoice{"environment", environment_options(), draft.catalog.environments,
+                                 draft.environment_services, service.chosen},
+               draft);
+    draft.environment_services.push_back(std::move(service));
+  }
+  for (const auto& spec : draft.spec.reward_services) {
+    DraftService<TenantReward> service{&spec, {}};
+    bind_table(
+        *spec.table, spec.name_span, fmt::format("reward service '{}'", spec.name),
+        NamedChoice<RewardContract, TenantReward>{"reward", reward_options(), draft.catalog.rewards,
+                                                  draft.reward_services, service.chosen},
+        draft);
+    draft.reward_services.push_back(std::move(service));
+  }
+}
 
 void bind_tenants(Draft& draft) {
   for (const auto& spec : draft.spec.tenants) {

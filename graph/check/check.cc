@@ -9,6 +9,7 @@ void check_graph(Draft& draft) {
   bind_limits(draft);
   bind_trace(draft);
   bind_models(draft);
+  bind_services(draft);
   bind_tenants(draft);
   bind_resources(draft);
   bind_nodes(draft);

@@ -39,6 +39,13 @@ void for_each_environment(const DraftTenant& tenant,
 /// Changes a tenant that is as large as the limits allow.
 using SlotChange = std::function<void(Tenant& tenant)>;
 
+/// `[service.environment.x]` or `[service.reward.x]`: what tenants name instead of its values.
+template <class Chosen>
+struct DraftService {
+  const NamedTable* spec = nullptr;
+  Chosen chosen;  // without a contract if it has a fault, which is reported
+};
+
 struct DraftModel {
   const NamedTable* spec = nullptr;
   std::string path;  // absolute
@@ -99,10 +106,13 @@ struct Draft {
   Diagnostics& diagnostics;
   bool may_lack_weights = false;  // Overrides::may_lack_weights
   bool for_run = false;           // Overrides::for_run
+  std::string uploaded_data;      // Overrides::uploaded_data
 
   int32_t cores = 1;  // of the machine
   GraphSettings settings;
   TraceSettings trace;
+  std::vector<DraftService<TenantEnvironment>> environment_services;
+  std::vector<DraftService<TenantReward>> reward_services;
   std::vector<DraftTenant> tenants;
   /// With `[graph.tenant_limits]`: the tenant that needs as much as the limits allow. Its `spec` is
   /// that table. It is in no slot of the file; each free slot has it in a plan.

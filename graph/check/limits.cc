@@ -84,11 +84,12 @@ class LimitRule {
     for_each_environment(drafted_, [this](const DraftTenant& each) {
       // Names that the program does not have are reported where they are bound.
       const auto& environment = each.tenant.environment;
-      if (environment.contract != nullptr)
+      // A service is allowed: the operator defined it.
+      if (environment.contract != nullptr && environment.service.empty())
         check_choice(each, "environment", {environment.name}, "environments", limits_.environments);
       std::vector<std::string> rewards;
       for (const auto& reward : each.tenant.rewards)
-        if (reward.contract != nullptr) rewards.push_back(reward.name);
+        if (reward.contract != nullptr && reward.service.empty()) rewards.push_back(reward.name);
       check_choice(each, "reward", rewards, "rewards", limits_.rewards);
       check_files(each);
     });
@@ -167,14 +168,15 @@ class LimitRule {
             .suggest("write one that is allowed");
   }
 
-  /// Files and folders that the environment and the rewards name.
+  /// Files and folders that the environment and the rewards name. Those of a service are the
+  /// operator's.
   void check_files(const DraftTenant& each) {
     const TenantEnvironment& environment = each.tenant.environment;
-    if (environment.contract != nullptr)
+    if (environment.contract != nullptr && environment.service.empty())
       check_options(environment.contract->options, environment.options,
                     value_span(*each.spec, "environment"));
     for (const auto& reward : each.tenant.rewards)
-      if (reward.contract != nullptr)
+      if (reward.contract != nullptr && reward.service.empty())
         check_options(reward.contract->options, reward.options, value_span(*each.spec, "reward"));
   }
 
@@ -195,10 +197,13 @@ class LimitRule {
   void check_path(const std::string& path, Span span, std::string_view key) {
     if (path.empty() || limits_.data_root.empty()) return;
     std::error_code fault;
-    const fs::path root = fs::weakly_canonical(limits_.data_root, fault);
     const fs::path real = fs::weakly_canonical(path, fault);
-    const auto end = std::mismatch(root.begin(), root.end(), real.begin(), real.end()).first;
-    if (!fault && end == root.end()) return;
+    const auto is_in = [&](const std::string& folder) {
+      const fs::path root = fs::weakly_canonical(folder, fault);
+      return std::mismatch(root.begin(), root.end(), real.begin(), real.end()).first == root.end();
+    };
+    if (!fault && is_in(limits_.data_root) && !fault) return;
+    if (!draft_.uploaded_data.empty() && is_in(draft_.uploaded_data) && !fault) return;
     refuse(span, fmt::format("'{}' of tenant '{}' is outside the folder that the graph allows", key,
                              drafted_.spec->name))
         .note(fmt::format("it is '{}'", real.string()))

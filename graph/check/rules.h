@@ -14,6 +14,7 @@ void bind_limits(Draft& draft);
 void apply_limits(const NamedTable& spec, Tenant& tenant, const Draft& draft);
 void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
+void bind_services(Draft& draft);
 void bind_tenants(Draft& draft);
 /// Keys of a tenant that only loops of the graph read; one with `client = true` has none of them.
 std::vector<std::string> keys_of_loops();
@@ -59,14 +60,14 @@ void check_setups(Draft& draft);        // G085
 void check_machine_cpus(Draft& draft);  // G057
 
 // Edges.
-void check_connected(Draft& draft);       // G033
+void check_connected(Draft& draft);           // G033
 void check_servers_of_clients(Draft& draft);  // G085
-void check_runs(Draft& draft);            // G076, G085
-void check_fan_out(Draft& draft);         // G034, G054
-void check_forward_cycles(Draft& draft);  // G036
-void check_feedback(Draft& draft);        // G037
-void check_edges_once(Draft& draft);      // G038
-void check_recording(Draft& draft);       // G039 (a warning)
+void check_runs(Draft& draft);                // G076, G085
+void check_fan_out(Draft& draft);             // G034, G054
+void check_forward_cycles(Draft& draft);      // G036
+void check_feedback(Draft& draft);            // G037
+void check_edges_once(Draft& draft);          // G038
+void check_recording(Draft& draft);           // G039 (a warning)
 
 // Nodes and resources.
 void check_nodes_exist(Draft& draft);      // G007

@@ -19,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Tables whose keys are names that a person chose: a flag must not add a new one.
-constexpr std::string_view kNamedTables[] = {"tenant", "model", "resource", "node", "place"};
+constexpr std::string_view kNamedTables[] = {"tenant",   "service", "model",
+                                             "resource", "node",    "place"};
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 

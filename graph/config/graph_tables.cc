@@ -94,9 +94,9 @@ const OptionSet& tenant_limits_options() {
           .field("optimizers", &L::optimizers, between(0, 16) | unit("kinds"),
                  "kinds of optimizers that tenants may name; [] is the learner's alone")
           .field("environments", &L::environments, between(0, 256) | unit("environments"),
-                 "environments that tenants may have; [] means all")
+                 "environments that tenants may have, besides services; [] means all")
           .field("rewards", &L::rewards, between(0, 256) | unit("rewards"),
-                 "rewards that tenants may have; [] means all")
+                 "rewards that tenants may have, besides services; [] means all")
           .field("data_root", &L::data_root, refers_to("folder"),
                  "files and folders that tenants name must be in this folder, also after their "
                  "links are followed; without it any file may be named")

@@ -96,6 +96,13 @@ std::string graph_file_page() {
           "of a finished trajectory ([rewards](rewards.md)); without it, the environment gives the "
           "reward. `reward = [{ ... }, { ... }]` names several; each has a `weight` (1), and the "
           "reward is the sum of scores times weights.\n\n";
+    if (title == "[tenant.<name>]")
+      text +=
+          "Instead of its own, a tenant may name one of the graph: `environment = { service = "
+          "\"math\" }` has the values of `[service.environment.math]`, and `reward = { service = "
+          "\"answer\", weight = 0.5 }` those of `[service.reward.answer]`. These tables have "
+          "`name` "
+          "and the options of what they name, and paths relative to the graph's file.\n\n";
     if (title == "[[tenant.<name>.environments]]")
       text +=
           "Several environments of one tenant, instead of its `environment` "

@@ -266,6 +266,26 @@ Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   return schema;
 }
 
+/// A tenant writes the choice itself, or a service that has it.
+Json choice_or_service(const OptionSet& name_option, std::string_view kind) {
+  Json properties = Json::object(), required = Json::array();
+  properties.set("service", Json::object()
+                                .set("type", "string")
+                                .set("pattern", std::string(kNamePattern))
+                                .set("description", fmt::format("a table [service.{}.<name>] of "
+                                                                "the graph",
+                                                                kind)));
+  required.push_back("service");
+  Json unused = Json::array();
+  add_fields(name_option, properties, unused);
+  Json own = Json::object();
+  for (const auto& [key, value] : properties.as_object())
+    if (key != "name") own.set(key, value);
+  return Json::object().set(
+      "anyOf",
+      Json(Json::Array{definition(kind), closed_object(std::move(own), std::move(required))}));
+}
+
 /// A value of the schema `one`, or a list of such values.
 Json one_or_list(const Json& one) {
   const Json list = Json::object()
@@ -289,8 +309,8 @@ Json definitions(const Catalog& catalog) {
 Json tenant_schema() {
   Json schema = object_schema(tenant_options());
   Json properties = *schema.find("properties");
-  properties.set("environment", definition("environment"))
-      .set("reward", one_or_list(definition("reward")));
+  properties.set("environment", choice_or_service(environment_options(), "environment"))
+      .set("reward", one_or_list(choice_or_service(reward_options(), "reward")));
   Json item = object_schema(mix_options());
   Json of_item = *item.find("properties");
   of_item.set("environment", *properties.find("environment"))
@@ -413,6 +433,10 @@ Json graph_schema(const Catalog& catalog) {
       .set("graph", settings_schema())
       .set("trace", object_schema(trace_options()))
       .set("tenant", named(tenant_schema()))
+      .set("service", closed_object(Json::object()
+                                        .set("environment", named(definition("environment")))
+                                        .set("reward", named(definition("reward"))),
+                                    Json::array()))
       .set("model", named(object_schema(model_options())))
       .set("resource", resources_schema(catalog))
       .set("node", nodes_schema(catalog))

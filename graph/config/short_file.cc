@@ -105,10 +105,19 @@ bool any_tenant(Table& root, std::string_view key, bool (*is_wanted)(const Value
   });
 }
 
-/// Whether an environment of a tenant drives rollouts.
+/// Whether a service of the operator has such a table. A tenant that joins later may name it.
+bool any_service(Table& root, std::string_view kind, bool (*is_wanted)(const Value& value)) {
+  Table* services = table_at(root, "service");
+  const Table* of_kind = services != nullptr ? table_at(*services, kind) : nullptr;
+  return of_kind != nullptr && std::ranges::any_of(of_kind->entries, [&](const Entry& service) {
+           return is_wanted(service.value);
+         });
+}
+
+/// Whether an environment of a tenant drives rollouts, or may.
 bool has_driven_environment(Table& root) {
-  return any_tenant(root, "environment",
-                    [](const Value& environment) { return has_name(environment, "verifiers"); });
+  const auto drives = [](const Value& environment) { return has_name(environment, "verifiers"); };
+  return any_tenant(root, "environment", drives) || any_service(root, "environment", drives);
 }
 
 /// Whether clients train a tenant.
@@ -117,8 +126,9 @@ bool has_client(Table& root) {
                     [](const Value& client) { return client.is_bool() && client.as_bool(); });
 }
 
-/// Whether a tenant's reward, or one of its rewards, is a judge.
+/// Whether a tenant's reward, or one of its rewards, is a judge, or may be.
 bool has_judge(Table& root) {
+  if (any_service(root, "reward", &is_judge)) return true;
   return any_tenant(root, "reward", [](const Value& reward) {
     return is_judge(reward) ||
            (reward.is_array() && std::ranges::any_of(reward.as_array(), &is_judge));

@@ -21,6 +21,7 @@
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
 #include "runtime/outside/http_listener.h"
+#include "runtime/outside/slot_outside.h"
 
 namespace primerl {
 namespace {
@@ -73,14 +74,20 @@ std::string trained_model_folder(const Plan& plan) {
   return {};
 }
 
-/// The pools that an actor group asks. A server of verifiers uses the policy's tokenizer if its
+/// Asks the pools of one actor group. A server of verifiers uses the policy's tokenizer if its
 /// environment names no other.
-OutsideSpec outside_spec_of(const Plan& plan, const PlanResource& resource) {
-  OutsideSpec spec = *static_cast<const OutsideSpec*>(resource.options.get());
-  for (OutsidePool& pool : spec.pools)
-    if (pool.kind == OutsidePoolKind::kVerifiers && pool.verifiers.renderer_model.empty())
-      pool.verifiers.renderer_model = trained_model_folder(plan);
-  return spec;
+Result<std::shared_ptr<Resource>> outside_of_group(const Plan& plan, const PlanResource& resource,
+                                                   const BackendSetup& setup) {
+  const OutsideMaker make = [folder = trained_model_folder(plan),
+                             log = setup.log_outside](OutsideSpec spec) {
+    for (OutsidePool& pool : spec.pools)
+      if (pool.kind == OutsidePoolKind::kVerifiers && pool.verifiers.renderer_model.empty())
+        pool.verifiers.renderer_model = folder;
+    return make_outside(spec, log);
+  };
+  const auto& spec = *static_cast<const OutsideSpec*>(resource.options.get());
+  return std::shared_ptr<Resource>(resource.slot.is_none() ? make(spec)
+                                                           : make_slot_outside(spec, make));
 }
 
 /// The device memory of the calling process; null if weights do not stay on devices.
@@ -230,12 +237,7 @@ std::vector<Backend> make_backends() {
          return process_channel(plan, resource, setup, &make_files_channel);
        }},
       {"weight_channel", "stream", &stream_channel},
-      {"outside", "",
-       [](const Plan& plan, const PlanResource& resource,
-          const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
-         return std::shared_ptr<Resource>(
-             make_outside(outside_spec_of(plan, resource), setup.log_outside));
-       }},
+      {"outside", "", &outside_of_group},
       {"outside", "http",
        [](const Plan& plan, const PlanResource& resource,
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {

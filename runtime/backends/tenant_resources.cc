@@ -1,5 +1,6 @@
 #include "runtime/backends/tenant_resources.h"
 
+#include "graph/tenant_outside.h"
 #include "kernels/engine/engine.h"
 #include "kernels/scripted/options.h"
 #include "kernels/train/learner.h"
@@ -41,6 +42,16 @@ Status notify_resource(const Plan& plan, int32_t index, Resource& resource, cons
     if (is_learner) static_cast<Learner&>(resource).set_share(tenant.slot, tenant.share);
     if (planned.kind == Engine::kResourceKind)
       static_cast<Engine&>(resource).set_share(tenant.slot, tenant.share);
+  }
+  if (planned.kind == Outside::kResourceKind && kind != Kind::kSet) {
+    // A listener has no slot.
+    if (planned.slot != tenant.slot) return ok();
+    auto& outside = static_cast<Outside&>(resource);
+    if (kind == Kind::kLeave)
+      outside.end_tenant();
+    else
+      outside.begin_tenant(outside_of(tenant).spec);
+    return ok();
   }
   if (kind != Kind::kLeave) return ok();
   const WeightsKey key{tenant.slot, AdapterId(tenant.tenancy)};

@@ -10,7 +10,6 @@
 
 #include "graph/base/real_clock.h"
 #include "runtime/control/tenant_control.h"
-#include "runtime/control/upload_rules.h"
 #include "runtime/outside/listen_address.h"
 
 namespace primerl {
@@ -56,12 +55,12 @@ class ControlApi::Known {
     tokens_ = *std::move(tokens);
     return ok();
   }
-  /// Lines of the listener for a person, at most kLinesMax between two calls of take_lines().
+  /// Lines of the listener for a person, at most kLinesMax between two calls of remove_lines().
   void add_line(std::string_view line) {
     const std::lock_guard lock(mutex_);
     if (lines_.size() < kLinesMax) lines_.emplace_back(line);
   }
-  std::vector<std::string> take_lines() {
+  std::vector<std::string> remove_lines() {
     const std::lock_guard lock(mutex_);
     return std::exchange(lines_, {});
   }
@@ -127,7 +126,7 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   listens.connections_max = 256;
   listens.requests_max = 64;
   listens.body_bytes_max = kBodyBytesMax;
-  listens.bytes_max = 64 * kBodyBytesMax;
+  listens.bytes_max = kBytesMax;
   HttpDoor door;
   door.holder_of = [known](std::string_view token) -> std::optional<std::string> {
     const auto holder = known->find(token);
@@ -227,7 +226,7 @@ void ControlApi::reply(uint64_t request, const ControlRequests::Reply& made) {
 void ControlApi::look_at_tokens(Time now) {
   if (now < next_look_) return;
   next_look_ = now + kTokensEvery;
-  for (const std::string& line : known_->take_lines()) warn_("the control API: " + line);
+  for (const std::string& line : known_->remove_lines()) warn_("the control API: " + line);
   if (const Status read = known_->look(); !read.ok())
     warn_("the tokens of the control API that were read before stay: " + read.error().text());
 }

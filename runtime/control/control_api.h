@@ -17,14 +17,15 @@
 
 #include "graph/base/clock.h"
 #include "runtime/control/control_requests.h"
+#include "runtime/control/upload_folders.h"
 #include "runtime/outside/http_listener.h"
 
 namespace primerl {
 
 struct ControlApiOptions {
-  std::string address = "127.0.0.1:0";  // port 0: any free one
-  bool is_behind_proxy = false;         // may be another address: a proxy there adds TLS
-  std::string tls_cert, tls_key;        // PEM files; both empty: without TLS
+  std::string address = "127.0.0.1:0";      // port 0: any free one
+  bool is_behind_proxy = false;             // may be another address: a proxy there adds TLS
+  std::string tls_cert = {}, tls_key = {};  // PEM files; both empty: without TLS
 };
 
 /// kInvalid: no address, or one that other machines reach without TLS; a file of TLS without the
@@ -35,7 +36,8 @@ class ControlApi {
  public:
   static constexpr size_t kAccepts = 16;                          // requests taken at once
   static constexpr Duration kTokensEvery = Duration::seconds(1);  // looks at their file
-  static constexpr int64_t kBodyBytesMax = int64_t{1} << 20;
+  static constexpr int64_t kBodyBytesMax = kDataFileBytesMax;
+  static constexpr int64_t kBytesMax = 4 * kBodyBytesMax;  // of bodies and replies together
 
   /// Listens at once. If the operator has no token yet, it gets one: new_token(). `warn` gets lines
   /// for a person. kExists: another program uses the port. Errors of the TLS files are those of

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/control/upload_folders.h"
 #include "runtime/control/upload_rules.h"
 
 namespace primerl {
@@ -73,6 +74,10 @@ void ControlRequests::handle(uint64_t request, const ClientRequest& from, const 
       return setup_.reply(request, {200, openapi_document()});
     case ControlVerb::kAdd:
       return add(std::move(open), from);
+    case ControlVerb::kStore:
+      return store(open, routed, from.body);
+    case ControlVerb::kDiscard:
+      return discard(open, routed.name);
     case ControlVerb::kEvents:
       return poll(open, routed, now);
     case ControlVerb::kList:
@@ -118,13 +123,45 @@ void ControlRequests::add(Open open, const ClientRequest& from) {
   const UploadBody body = read_upload(from.content_type, from.body);
   if (body.fault) return refuse(open, *body.fault);
   CHECK(catalog_ != nullptr, "a request came before the graph");
-  if (const auto fault = check_upload(body.text, *catalog_)) return refuse(open, *fault);
-  const auto file = write_upload(setup_.run_folder, body.text);
+  std::string tenant;
+  std::vector<std::string> waiting;
+  const auto uploaded = [&](const std::string& name) {
+    tenant = name;
+    waiting = waiting_data(setup_.run_folder, name);
+    return waiting;
+  };
+  if (const auto fault = check_upload(body.text, *catalog_, uploaded)) return refuse(open, *fault);
+  const bool has_data = std::ranges::any_of(
+      waiting, [&](const auto& name) { return body.text.find(name) != std::string::npos; });
+  if (has_data) open.with_data_of = tenant;
+  const auto file = has_data ? claim_data(setup_.run_folder, tenant, body.text)
+                             : write_upload(setup_.run_folder, body.text);
   if (!file.ok())
     return refuse(open, {500, file.error().message(), "run", "a run folder that can be written",
                          "see the message"});
   open.upload = *file;
   ask(std::move(open), Json::object().set("tenant_verb", "add").set("file", file->string()));
+}
+
+void ControlRequests::store(const Open& open, const RoutedRequest& routed,
+                            const std::string& bytes) {
+  if (const auto fault = store_data(setup_.run_folder, routed.name, routed.file, bytes))
+    return refuse(open, *fault);
+  setup_.reply(open.request,
+               {200, Json::object()
+                         .set("tenant", routed.name)
+                         .set("file", routed.file)
+                         .set("bytes", static_cast<int64_t>(bytes.size()))
+                         .set("files", Json::list(waiting_data(setup_.run_folder, routed.name)))});
+  note(open, 200, fmt::format("{} bytes", bytes.size()));
+}
+
+void ControlRequests::discard(const Open& open, const std::string& tenant) {
+  if (!discard_data(setup_.run_folder, tenant))
+    return refuse(open, {404, fmt::format("no file waits for '{}'", tenant), "path",
+                         "a tenant with uploaded files", "files of a tenant that was added stay"});
+  setup_.reply(open.request, {200, Json::object().set("tenant", tenant)});
+  note(open, 200, "done");
 }
 
 /// The part of an answer that the client gets.
@@ -155,8 +192,12 @@ bool ControlRequests::answer(const std::string& id, const Json& answer, Time now
   if (found == open_.end()) return false;
   const Open open = std::move(found->second);
   open_.erase(found);
-  if (!open.upload.empty()) remove_upload(open.upload);
-  if (auto fault = fault_of_answer(answer)) {
+  auto fault = fault_of_answer(answer);
+  if (!open.with_data_of.empty() && fault)
+    return_data(setup_.run_folder, open.upload, open.with_data_of);
+  else if (!open.upload.empty())
+    remove_upload(open.upload);
+  if (fault) {
     // Names of other tenants are not for a tenant.
     if (fault->status == 404 && !open.who.is_operator()) fault = no_tenant(open.who.tenant);
     refuse(open, *fault);

@@ -80,6 +80,7 @@ class ControlRequests {
     const ControlRoute* route = nullptr;
     std::string path;
     std::filesystem::path upload{};  // of an add
+    std::string with_data_of{};      // of an add: the tenant whose data files were moved for it
   };
   struct Poll {
     uint64_t request = 0;
@@ -102,6 +103,8 @@ class ControlRequests {
 
   void ask(Open open, Json content);
   void add(Open open, const ClientRequest& from);
+  void store(const Open& open, const RoutedRequest& routed, const std::string& bytes);
+  void discard(const Open& open, const std::string& tenant);
   void poll(const Open& open, const RoutedRequest& routed, Time now);
   void see(const Json& answer, Time now);
   void see_tenant(const Json& tenant);

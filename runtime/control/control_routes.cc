@@ -13,7 +13,7 @@
 namespace primerl {
 namespace {
 
-constexpr std::string_view kNamePart = "{name}";
+constexpr std::string_view kNamePart = "{name}", kFilePart = "{file}";
 
 std::vector<std::string_view> parts_of(std::string_view path) {
   std::vector<std::string_view> parts;
@@ -25,14 +25,17 @@ std::vector<std::string_view> parts_of(std::string_view path) {
   return parts;
 }
 
-/// Whether the path has the form of a route; `name` is what stands for {name}.
-bool matches(std::string_view form, std::string_view path, std::string& name) {
+/// Whether the path has the form of a route; `name` and `file` are what stands for {name} and
+/// {file}.
+bool matches(std::string_view form, std::string_view path, std::string& name, std::string& file) {
   if (form.ends_with('/') != path.ends_with('/')) return false;
   const auto expected = parts_of(form), given = parts_of(path);
   if (expected.size() != given.size()) return false;
   for (size_t i = 0; i < expected.size(); ++i)
     if (expected[i] == kNamePart)
       name = given[i];
+    else if (expected[i] == kFilePart)
+      file = given[i];
     else if (expected[i] != given[i])
       return false;
   return true;
@@ -96,6 +99,10 @@ std::string_view operation_of(ControlVerb verb) {
       return "removeTenant";
     case ControlVerb::kEvents:
       return "tenantEvents";
+    case ControlVerb::kStore:
+      return "uploadFile";
+    case ControlVerb::kDiscard:
+      return "discardFiles";
     case ControlVerb::kOpenApi:
       break;
   }
@@ -119,6 +126,8 @@ Json operation(const ControlRoute& route) {
   Json parameters = Json::array();
   if (route.path.find(kNamePart) != std::string::npos)
     parameters.push_back(parameter("name", "path", "the tenant", false));
+  if (route.path.find(kFilePart) != std::string::npos)
+    parameters.push_back(parameter("file", "path", "the name of the file", false));
   for (const QueryKey& key : route.query)
     parameters.push_back(parameter(key.name, "query", key.doc, true));
   Json made = Json::object();
@@ -144,6 +153,14 @@ Json operation(const ControlRoute& route) {
     content.set("application/toml", Json::object().set("schema", text));
     made.set("requestBody",
              Json::object().set("required", true).set("content", std::move(content)));
+  }
+  if (route.verb == ControlVerb::kStore) {
+    Json bytes = Json::object().set("type", "string").set("format", "binary");
+    made.set("requestBody",
+             Json::object()
+                 .set("required", true)
+                 .set("content", Json::object().set("application/octet-stream",
+                                                    Json::object().set("schema", bytes))));
   }
   const Json fault = Json::object().set("$ref", "#/components/schemas/Error");
   Json responses = Json::object();
@@ -197,6 +214,10 @@ const std::vector<ControlRoute>& control_routes() {
        false,
        {{"after", "the number of the last event that is known", false},
         {"stream", "a stream from 'after' on"}}},
+      {V::kStore, "PUT", "/v1/uploads/{name}/{file}",
+       "stores a data file for a tenant that will be added; its file names it without a folder"},
+      {V::kDiscard, "DELETE", "/v1/uploads/{name}",
+       "removes the data files of a tenant that was not added"},
       {V::kOpenApi, "GET", "/openapi.json", "this document", true}};
   return routes;
 }
@@ -206,12 +227,13 @@ RoutedRequest route_request(std::string_view method, std::string_view path,
   RoutedRequest routed;
   std::vector<std::string> methods;
   for (const ControlRoute& route : control_routes()) {
-    std::string name;
-    if (!matches(route.path, path, name)) continue;
+    std::string name, file;
+    if (!matches(route.path, path, name, file)) continue;
     methods.push_back(route.method);
     if (route.method != method) continue;
     routed.route = &route;
     routed.name = std::move(name);
+    routed.file = std::move(file);
   }
   if (methods.empty()) {
     routed.fault = unknown_path(path);

@@ -14,7 +14,19 @@
 
 namespace primerl {
 
-enum class ControlVerb { kAdd, kList, kShow, kPause, kResume, kSet, kRemove, kEvents, kOpenApi };
+enum class ControlVerb {
+  kAdd,
+  kList,
+  kShow,
+  kPause,
+  kResume,
+  kSet,
+  kRemove,
+  kEvents,
+  kStore,
+  kDiscard,
+  kOpenApi
+};
 
 /// A key of a query; its value is a number.
 struct QueryKey {
@@ -29,7 +41,7 @@ struct ControlRoute {
   std::string path;  // "/v1/tenants/{name}/pause"
   std::string doc;
   bool is_for_tenants = false;  // also a tenant's token, for itself
-  bool has_body = false;
+  bool has_body = false;        // a tenant's file
   std::vector<QueryKey> query = {};
 };
 
@@ -39,6 +51,7 @@ const std::vector<ControlRoute>& control_routes();
 struct RoutedRequest {
   const ControlRoute* route = nullptr;
   std::string name;  // of the tenant in the path
+  std::string file;  // of the data file in the path
   std::map<std::string, uint64_t> query;
   std::optional<ControlFault> fault;
   bool has(const std::string& key) const { return query.contains(key); }

@@ -314,6 +314,8 @@ void TenantControl::remove_files(const HostedTenant& tenant) {
   if (tenant.files == RemovedFiles::kPurge) {
     gone.push_back(checkpoints_folder(setup_.run_folder, name, layout));
     gone.push_back(clients_folder(setup_.run_folder, name));
+    if (const fs::path data = data_folder_of_table(setup_.run_folder, tenant.table); !data.empty())
+      gone.push_back(data);
   }
   for (const fs::path& path : gone)
     if (const Status removed = setup_.files->remove_all(path); !removed.ok())

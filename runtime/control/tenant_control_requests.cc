@@ -4,6 +4,7 @@
 #include "graph/joining.h"
 #include "graph/tenant_values.h"
 #include "runtime/control/tenant_control.h"
+#include "runtime/control/upload_folders.h"
 
 namespace primerl {
 namespace {
@@ -105,8 +106,10 @@ void TenantControl::set(const std::string& id, const Json& content, Time now) {
 void TenantControl::add(const std::string& id, const Json& content, Time now) {
   const auto file = content.get_string("file");
   if (!file.ok()) return refuse(id, file.error());
+  Overrides overrides;
+  overrides.uploaded_data = tenant_data_folder(setup_.run_folder).string();
   const CheckedTenant checked =
-      check_joining_tenant(*file, plan_, present_tables(), Overrides(), *plan_.catalog);
+      check_joining_tenant(*file, plan_, present_tables(), overrides, *plan_.catalog);
   const std::string findings = render(checked.diagnostics, checked.sources);
   if (checked.tenant == nullptr)
     return setup_.answer(id, Json::object()

@@ -1,26 +1,16 @@
 #include "runtime/control/upload_rules.h"
 
-#include <fcntl.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 #include <vector>
 
-#include "graph/base/descriptor.h"
-#include "graph/base/files.h"
 #include "graph/base/suggest.h"
 #include "graph/config/tables.h"
 #include "graph/config/toml_source.h"
 
 namespace primerl {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kFile = "tenant.toml";
 constexpr std::string_view kByOperator =
@@ -31,7 +21,8 @@ constexpr std::array<std::string_view, 5> kNever = {"command", "python", "plugin
 /// Walks one file. The first fault ends it.
 class UploadRules {
  public:
-  explicit UploadRules(const Catalog& catalog) : catalog_(catalog) {}
+  UploadRules(const Catalog& catalog, const UploadedFiles& uploaded)
+      : catalog_(catalog), uploaded_(uploaded) {}
 
   std::optional<ControlFault> check(const Table& root) {
     for (const Entry& entry : root.entries) {
@@ -51,7 +42,10 @@ class UploadRules {
              "one table [tenant.<name>]", "send a file for each tenant");
       return fault_;
     }
-    check_tenant(tenants->value.as_table().entries.front().value.as_table());
+    const Entry& tenant = tenants->value.as_table().entries.front();
+    tenant_ = tenant.key;
+    if (uploaded_) files_ = uploaded_(tenant_);
+    check_tenant(tenant.value.as_table());
     return fault_;
   }
 
@@ -104,6 +98,13 @@ class UploadRules {
                    const OptionSet& own) {
     if (!value.is_table()) return refuse_kind(entry, "a table { name = \"...\" }");
     const Table& table = value.as_table();
+    // Its values are the operator's; the usual check finds whether there is one of this name.
+    if (table.find("service") != nullptr) {
+      std::vector<std::string> names = own.names();
+      std::erase(names, "name");
+      names.insert(names.begin(), "service");
+      return check_table(table, OptionSet(), names);
+    }
     const Entry* const name = table.find("name");
     std::vector<std::string> allowed;
     const Contract* found = nullptr;
@@ -122,7 +123,10 @@ class UploadRules {
           fmt::format("{} '{}' runs a program or asks a server, which is not allowed in a file "
                       "that comes over HTTP",
                       entry.key, found->name),
-          join_names(allowed), std::string(kByOperator));
+          join_names(allowed),
+          fmt::format("write {{ service = \"...\" }} with a [service.{}.<name>] of the graph; or "
+                      "{}",
+                      entry.key, kByOperator));
     std::vector<std::string> names = own.names();
     check_table(table, found->options, names);
   }
@@ -163,17 +167,33 @@ class UploadRules {
   void check_value(const Entry& entry, const OptionField& field) {
     const std::string& refers = field.constraint.refers.kind;
     // `path` of an adapter is resolved apart from the options that refer to a file.
-    if (refers == "file" || refers == "folder" || field.name == "path")
+    if (refers == "folder" || field.name == "path")
       return refuse(
           entry.key_span,
-          fmt::format("'{}' names a file, and none comes with a file over HTTP", entry.key),
+          fmt::format("'{}' names a file or folder of the machine, which is not allowed in a file "
+                      "that comes over HTTP",
+                      entry.key),
           "values without paths", std::string(kByOperator));
+    if (refers == "file") check_files(entry, entry.value);
     check_texts(entry, entry.value);
     if (field.table == nullptr) return;
     if (entry.value.is_table()) check_table(entry.value.as_table(), *field.table, {});
     if (!entry.value.is_array()) return;
     for (const Value& item : entry.value.as_array())
       if (item.is_table()) check_table(item.as_table(), *field.table, {});
+  }
+
+  /// Each is one that came over HTTP for this tenant, by its name alone.
+  void check_files(const Entry& entry, const Value& value) {
+    if (value.is_array())
+      for (const Value& item : value.as_array()) check_files(entry, item);
+    if (!value.is_string() || value.as_string().empty()) return;
+    if (std::ranges::find(files_, value.as_string()) != files_.end()) return;
+    refuse(value.span,
+           fmt::format("'{}' names a file, and no file of this name was uploaded for the tenant",
+                       entry.key),
+           files_.empty() ? std::string("no file: none was uploaded") : join_names(files_),
+           fmt::format("send it before, PUT /v1/uploads/{}/NAME; or {}", tenant_, kByOperator));
   }
 
   /// A NUL ends a text in every call of the system: what was checked would not be what is used.
@@ -186,31 +206,16 @@ class UploadRules {
   }
 
   const Catalog& catalog_;
+  const UploadedFiles& uploaded_;
+  std::string tenant_;
+  std::vector<std::string> files_;  // that were uploaded for it
   std::optional<ControlFault> fault_;
 };
 
-std::string random_digits() {
-  std::array<unsigned char, 8> drawn{};
-  CHECK(::getrandom(drawn.data(), drawn.size(), 0) == static_cast<ssize_t>(drawn.size()),
-        "the system gives no random bytes");
-  std::string digits;
-  for (const unsigned char byte : drawn) digits += fmt::format("{:02x}", byte);
-  return digits;
-}
-
-Status write_all(int file, std::string_view text, const fs::path& path) {
-  while (!text.empty()) {
-    const ssize_t done = ::write(file, text.data(), text.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return io_error("writing", path, errno);
-    text.remove_prefix(static_cast<size_t>(done));
-  }
-  return ok();
-}
-
 }  // namespace
 
-std::optional<ControlFault> check_upload(std::string_view text, const Catalog& catalog) {
+std::optional<ControlFault> check_upload(std::string_view text, const Catalog& catalog,
+                                         const UploadedFiles& uploaded) {
   if (text.size() > kUploadBytesMax)
     return ControlFault{413, fmt::format("the file has {} bytes", text.size()), "body",
                         fmt::format("at most {} bytes", kUploadBytesMax), "send a shorter file"};
@@ -232,48 +237,7 @@ std::optional<ControlFault> check_upload(std::string_view text, const Catalog& c
     }
     return fault;
   }
-  return UploadRules(catalog).check(*root);
-}
-
-Result<fs::path> write_upload(const fs::path& run_folder, std::string_view text) {
-  const fs::path uploads = run_folder / "uploads";
-  if (::mkdir(uploads.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    return io_error("creating", uploads, errno);
-  // All names below are relative to these descriptors: a link that is put there later is not
-  // followed.
-  const Descriptor all(::open(uploads.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (all.get() < 0)
-    return error(Code::kInvalid, "'{}' is not a folder of this run", uploads.string())
-        .note("remove it; a link there would let uploads be written elsewhere");
-  const std::string name = random_digits();
-  if (::mkdirat(all.get(), name.c_str(), S_IRWXU) != 0)
-    return io_error("creating", uploads / name, errno);
-  const Descriptor own(
-      ::openat(all.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (own.get() < 0) return io_error("opening", uploads / name, errno);
-  fs::path path = uploads / name / kFile;
-  const Descriptor file(::openat(own.get(), std::string(kFile).c_str(),
-                                 O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                 S_IRUSR | S_IWUSR));
-  if (file.get() < 0) return io_error("creating", path, errno);
-  if (const Status written = write_all(file.get(), text, path); !written.ok()) {
-    remove_upload(path);
-    return written.error();
-  }
-  return path;
-}
-
-void remove_upload(const fs::path& file) {
-  std::error_code ignored;  // it only uses space, and the next start removes it
-  fs::remove(file, ignored);
-  fs::remove(file.parent_path(), ignored);
-}
-
-void remove_old_uploads(const fs::path& run_folder) {
-  std::error_code ignored;
-  const fs::path uploads = run_folder / "uploads";
-  // remove_all() of a link removes the link alone.
-  fs::remove_all(uploads, ignored);
+  return UploadRules(catalog, uploaded).check(*root);
 }
 
 }  // namespace primerl

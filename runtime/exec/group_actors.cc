@@ -35,6 +35,7 @@ Status GroupActors::make_actor(uint32_t actor, Time now) {
 void GroupActors::update_vacant() {
   common_->is_vacant.store(
       std::ranges::all_of(slots_, [](const ActorSlot& slot) { return slot.running->is_vacant(); }));
+  common_->uses_resources.store(common_->do_actors_use_resources());
 }
 
 uint32_t GroupActors::tenancy_of(TenantSlot tenant) const {

@@ -120,7 +120,6 @@ class GroupSteps {
   Status join(const TenantChange& change);
   Status leave(const TenantChange& change);
   Status set_values(const TenantChange& change);
-  Status check_outside(const Tenant& tenant) const;
   Status notify_resources(const Tenant& tenant, TenantChange::Kind kind);
 
   const std::shared_ptr<GroupCommon> common_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "graph/tenant_outside.h"
 #include "runtime/exec/group_steps.h"
 
 namespace primerl {
@@ -57,24 +56,8 @@ void GroupSteps::run_tenant() {
   }
 }
 
-/// The group of a free slot was planned without workers for what its tenant asks outside.
-Status GroupSteps::check_outside(const Tenant& tenant) const {
-  if (!outside_of(tenant).asks()) return ok();
-  for (uint32_t i = 0; i < planned_.instances.size(); ++i)
-    if (common_->tenant_of(i) == tenant.slot && common_->contract_of(i).asks_outside)
-      return error(Code::kInvalid,
-                   "the environment or a reward of tenant '{}' runs outside of the process, and "
-                   "tenants that join a running graph cannot have such ones",
-                   tenant.name)
-          .note(
-              "write an environment and rewards of this program or of a plugin, or put the tenant "
-              "into the graph file");
-  return ok();
-}
-
 Status GroupSteps::join(const TenantChange& change) {
   ASSIGN_OR_RETURN(const auto tenant, common_->make_tenant(change));
-  RETURN_IF_ERROR(check_outside(*tenant));
   common_->tenants.make(change, tenant);
   const TenantSlot slot = change.slot;
   Status joined = notify_resources(*tenant, change.kind);

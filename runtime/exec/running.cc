@@ -4,6 +4,7 @@
 
 #include "graph/outside.h"
 #include "graph/tenancies.h"
+#include "graph/tenant_outside.h"
 
 namespace primerl {
 namespace {
@@ -33,7 +34,18 @@ GroupCommon::GroupCommon(GroupSetup given)
       is_vacant(setup.plan->is_vacant(setup.group)),
       flow(std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.group,
                                   setup.step_source != nullptr)),
-      counters(planned().instances.size()) {}
+      counters(planned().instances.size()) {
+  uses_resources = do_actors_use_resources();
+}
+
+bool GroupCommon::do_actors_use_resources() const {
+  return std::ranges::any_of(planned().resources, [this](int32_t index) {
+    const TenantSlot slot = setup.plan->resources[static_cast<size_t>(index)].slot;
+    if (slot.is_none()) return true;
+    const auto& tenant = tenants.by_slot()[slot.index()];
+    return tenant != nullptr && outside_of(*tenant).asks();
+  });
+}
 
 Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
     : common_(std::move(common)),

@@ -37,12 +37,16 @@ struct GroupCommon {
   TenantSlot tenant_of(uint32_t actor) const {
     return setup.plan->instance(planned().instances[actor]).tenant;
   }
-  /// Whether a handler may run on another thread: own_thread, one actor, no resources.
+  /// Whether a handler may run on another thread: own_thread, one actor, no resource in use.
   bool may_run_apart() const {
     const PlanGroup& group = planned();
-    return group.own_thread && group.instances.size() == 1 && group.resources.empty() &&
+    return group.own_thread && group.instances.size() == 1 &&
+           (group.resources.empty() || !uses_resources.load(std::memory_order_relaxed)) &&
            !is_vacant.load(std::memory_order_relaxed);
   }
+  /// Whether the actors use a resource of the group. Not if all that it has is the Outside of a
+  /// slot, whose tenant asks nothing outside.
+  bool do_actors_use_resources() const;
   bool has_shared_actors() const {
     const auto& instances = planned().instances;
     for (uint32_t i = 0; i < instances.size(); ++i)
@@ -55,6 +59,7 @@ struct GroupCommon {
   GroupSetup setup;
   GroupTenants tenants;
   std::atomic<bool> is_vacant{false};  // all actors are place holders
+  std::atomic<bool> uses_resources{false};
   std::shared_ptr<Flow> flow;
   std::vector<std::shared_ptr<Resource>> owned;  // parallel to PlanGroup::resources
   std::vector<InstanceCounters> counters;        // by actor; the number of elements never changes

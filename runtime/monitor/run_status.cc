@@ -94,7 +94,12 @@ Json group_json(const Plan& plan, const Wiring& wiring, const GroupReport& group
 /// (ActorGroup::may_run_apart()).
 bool runs_apart(const Plan& plan, const GroupReport& report) {
   const PlanGroup& group = plan.groups[report.group];
-  return group.own_thread && group.instances.size() == 1 && group.resources.empty();
+  // In a graph with slots each may ask outside, whether its tenant does or not.
+  const auto is_of_slot = [&plan](int32_t resource) {
+    return !plan.resources[static_cast<size_t>(resource)].slot.is_none();
+  };
+  return group.own_thread && group.instances.size() == 1 &&
+         std::ranges::all_of(group.resources, is_of_slot);
 }
 
 /// Whether a handler has shown no sign of life for longer than handler_alarm_after.

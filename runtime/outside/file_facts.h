@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// How often an I/O thread looks at such a file.
+/// An I/O thread looks at such a file this often.
 inline constexpr Duration kFileFactsEvery = Duration::seconds(1);
 
 struct FileFacts {
@@ -21,7 +21,7 @@ struct FileFacts {
   friend bool operator==(const FileFacts&, const FileFacts&) = default;
 };
 
-/// Of the file that a link names. All 0: there is no file.
+/// Follows a link. All 0: there is no file.
 FileFacts file_facts(const std::string& file);
 
 }  // namespace primerl

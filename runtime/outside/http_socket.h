@@ -32,7 +32,7 @@ class HttpSocket {
   Transfer write(std::string_view bytes);
   /// No more bytes follow.
   void end_writing();
-  /// Reads bytes that no one uses, encrypted or not.
+  /// Reads bytes that are not used, encrypted or not.
   Transfer discard(std::span<char> into) const;
 
  private:

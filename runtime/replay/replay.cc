@@ -116,11 +116,17 @@ void Player::assign_workers() {
   const bool all_equal =
       std::adjacent_find(threads.begin(), threads.end(), std::not_equal_to<>()) == threads.end();
   const bool shares_one = num_pooled == 1 && all_equal;
+  // A replay starts nothing outside, so the Outside of a slot needs no thread.
+  const auto has_resource = [&plan](const PlanGroup& group) {
+    return std::any_of(group.resources.begin(), group.resources.end(), [&plan](int32_t index) {
+      return plan.resources[static_cast<size_t>(index)].slot.is_none();
+    });
+  };
   num_workers_ = num_pooled;
   uint32_t next = 0;
   for (uint32_t i = 0; i < parts_.size(); ++i) {
     if (!parts_[i]) continue;
-    if (!shares_one && !plan.groups[i].resources.empty())
+    if (!shares_one && has_resource(plan.groups[i]))
       parts_[i]->worker = num_workers_++;
     else
       parts_[i]->worker = next++ % num_pooled;

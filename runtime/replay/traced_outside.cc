@@ -1,6 +1,7 @@
 #include "runtime/replay/traced_outside.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -122,6 +123,14 @@ class RecordingOutside final : public Outside {
     outside_->stop();
   }
   void set_wake(std::function<void()> wake) override { outside_->set_wake(std::move(wake)); }
+  void begin_tenant(OutsideSpec spec) override {
+    open_.calls.clear();
+    outside_->begin_tenant(std::move(spec));
+  }
+  void end_tenant() override {
+    open_.calls.clear();
+    outside_->end_tenant();
+  }
   Status step() override { return outside_->step(); }
   bool has_work() const override { return outside_->has_work(); }
   Duration take_cost() override { return outside_->take_cost(); }
@@ -184,6 +193,20 @@ class ResumingOutside final : public Outside {
     wake_ = wake;
     if (outside_ != nullptr) outside_->set_wake(std::move(wake));
   }
+  void begin_tenant(OutsideSpec spec) override {
+    open_.calls.clear();
+    if (look().ok() && outside_ != nullptr)
+      outside_->begin_tenant(std::move(spec));
+    else
+      tenant_ = std::move(spec);
+  }
+  void end_tenant() override {
+    open_.calls.clear();
+    if (look().ok() && outside_ != nullptr)
+      outside_->end_tenant();
+    else
+      tenant_.emplace();
+  }
   Status step() override {
     RETURN_IF_ERROR(look());
     return outside_ == nullptr ? ok() : outside_->step();
@@ -209,6 +232,8 @@ class ResumingOutside final : public Outside {
       return fault_;
     }
     outside_ = std::move(*made);
+    // Before its processes start: those of the plan's tenant are not needed.
+    if (tenant_) outside_->begin_tenant(*std::exchange(tenant_, std::nullopt));
     outside_->set_wake(wake_);
     for (auto& [id, call] : std::exchange(open_.calls, {})) {
       OutsideCall again = call;
@@ -223,6 +248,7 @@ class ResumingOutside final : public Outside {
   std::shared_ptr<Outside> outside_;  // null: the run follows its record
   std::function<void()> wake_;
   OpenCalls open_;
+  std::optional<OutsideSpec> tenant_;  // the newest that joined; no pools: it has left
   Status fault_;
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/base/files.h"
+#include "graph/outside.h"
 #include "kernels/train/learner.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
@@ -60,6 +61,35 @@ TEST(TenantResources, AnEngineIgnoresAKeyThatItNeverHad) {
   const Tenant& free = plan->in_slot(TenantSlot(0));
   for (const auto kind : {TenantChange::Kind::kJoin, TenantChange::Kind::kLeave})
     EXPECT_TRUE(notify_resource(*plan, index, **engine, free, kind).ok());
+}
+
+/// Counts what it hears.
+class CountingOutside final : public Outside {
+ public:
+  Status ask(OutsideCall) override { return ok(); }
+  void forget(uint32_t, uint64_t) override {}
+  std::vector<OutsideAnswer> receive_answers() override { return {}; }
+  void stop() override {}
+  void set_wake(std::function<void()>) override {}
+  void begin_tenant(OutsideSpec) override { ++num_begun; }
+  void end_tenant() override { ++num_ended; }
+
+  int num_begun = 0, num_ended = 0;
+};
+
+TEST(TenantResources, TheOutsideOfASlotHearsOfItsTenantsOnly) {
+  const auto plan = hosted_plan();
+  const int32_t index = resource_of(*plan, Outside::kResourceKind);
+  ASSERT_GE(index, 0) << "each slot has one";
+  EXPECT_EQ(plan->resources[static_cast<size_t>(index)].slot, TenantSlot(0));
+  CountingOutside outside;
+  for (const uint32_t slot : {1U, 0U})
+    for (const auto kind :
+         {TenantChange::Kind::kJoin, TenantChange::Kind::kStart, TenantChange::Kind::kLeave})
+      EXPECT_TRUE(
+          notify_resource(*plan, index, outside, plan->in_slot(TenantSlot(slot)), kind).ok());
+  EXPECT_EQ(outside.num_begun, 1);
+  EXPECT_EQ(outside.num_ended, 1);
 }
 
 }  // namespace

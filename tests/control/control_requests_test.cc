@@ -311,5 +311,44 @@ TEST_F(ControlRequestsStory, AnAnswerToACommandOfAFileIsNotTakenForOne) {
   EXPECT_FALSE(requests.answer("http/1", Json::object(), now));
 }
 
+TEST_F(ControlRequestsStory, DataFilesAreStoredByTheOperatorAndMoveToTheTenantThatIsAdded) {
+  const uint64_t stored =
+      send(kOperator, "PUT", "/v1/uploads/alice/rows.jsonl", "", "{\"prompt\": \"a\"}\n");
+  EXPECT_EQ(status(stored), 200);
+  EXPECT_THAT(text(stored), HasSubstr(R"("files":["rows.jsonl"])"));
+  EXPECT_EQ(status(send(kAlice, "PUT", "/v1/uploads/alice/rows.jsonl", "", "x")), 403);
+  EXPECT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/..", "", "x")), 400);
+  EXPECT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/a/b.jsonl", "", "x")), 404);
+  EXPECT_EQ(status(send(kOperator, "PUT", "/v1/uploads/../rows.jsonl", "", "x")), 404);
+  const std::string file =
+      "[tenant.alice]\nenvironment = { name = \"dataset\", file = \"rows.jsonl\" }\n"
+      "[tenant.alice.adapter]\nrank = 8\n";
+  const uint64_t refused = send(kOperator, "POST", "/v1/tenants", "", file);
+  const auto ask = asked();
+  const fs::path path = ask.content.get_string("file").value();
+  EXPECT_EQ(read_text_file(path).value(), file);
+  EXPECT_TRUE(fs::exists(path.parent_path() / "rows.jsonl")) << "names are relative to the file";
+  answer(ask, Json::object().set("error", "the graph is full").set("is_bad", true));
+  EXPECT_EQ(status(refused), 409);
+  EXPECT_FALSE(fs::exists(path.parent_path())) << "its files wait again";
+  const uint64_t added = send(kOperator, "POST", "/v1/tenants", "", file);
+  const auto again = asked();
+  const fs::path folder = fs::path(again.content.get_string("file").value()).parent_path();
+  answer(again, Json::object().set("tenant", picture("alice", "starting")));
+  EXPECT_EQ(status(added), 200);
+  EXPECT_TRUE(fs::exists(folder / "rows.jsonl"));
+  EXPECT_FALSE(fs::exists(folder / "tenant.toml"));
+  EXPECT_EQ(status(send(kOperator, "POST", "/v1/tenants", "", file)), 400)
+      << "the next alice has none of its files";
+}
+
+TEST_F(ControlRequestsStory, WaitingFilesAreDiscarded) {
+  EXPECT_EQ(status(send(kOperator, "DELETE", "/v1/uploads/alice")), 404);
+  EXPECT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/a.csv", "", "x")), 200);
+  EXPECT_EQ(status(send(kAlice, "DELETE", "/v1/uploads/alice")), 403);
+  EXPECT_EQ(status(send(kOperator, "DELETE", "/v1/uploads/alice")), 200);
+  EXPECT_FALSE(fs::exists(scratch.path() / "uploads/files/alice"));
+}
+
 }  // namespace
 }  // namespace primerl::testing

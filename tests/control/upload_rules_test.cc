@@ -3,16 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include "graph/base/files.h"
 #include "runtime/backends/resource_catalog.h"
-#include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -33,7 +30,6 @@ struct UploadRulesTest : ::testing::Test {
     return fault.value_or(ControlFault());
   }
   const Catalog catalog = full_catalog();
-  ScratchFolder scratch;
 };
 
 TEST_F(UploadRulesTest, AcceptsValuesAndAnEnvironmentOfTheProgram) {
@@ -50,6 +46,22 @@ TEST_F(UploadRulesTest, ACommandIsRefusedWithTheWayForTheOperator) {
   EXPECT_THAT(fault.error, HasSubstr("'process' runs a program"));
   EXPECT_THAT(fault.help, HasSubstr("primerl-graph tenant add"));
   EXPECT_EQ(fault.where, "tenant.toml:2:24");
+}
+
+TEST_F(UploadRulesTest, AServiceOfTheOperatorIsAcceptedAndNothingBesideIt) {
+  EXPECT_FALSE(
+      check("[tenant.alice]\nenvironment = { service = \"math\" }\n"
+            "reward = [{ service = \"answer\", weight = 2 }, { name = \"exact\" }]\n"));
+  for (const char* more : {"command = [\"sh\"]", "python = \"sh\"", "address = \"a:1\""})
+    EXPECT_THAT(fault_of(fmt::format("environment = {{ service = \"math\", {} }}", more)).error,
+                HasSubstr("not allowed"))
+        << more;
+  EXPECT_THAT(fault_of(R"(environment = { service = "math", file = "/etc/passwd" })").error,
+              HasSubstr("there is no key 'file' here"));
+  EXPECT_THAT(fault_of(R"(environment = { service = "math", name = "process" })").error,
+              HasSubstr("there is no key 'name' here"));
+  EXPECT_THAT(check(kGood + "[service.environment.math]\nname = \"copy\"\n")->error,
+              HasSubstr("a tenant's file has no 'service'"));
 }
 
 TEST_F(UploadRulesTest, APythonFileIsRefused) {
@@ -152,31 +164,33 @@ TEST_F(UploadRulesTest, AFileHasAtMostTheWrittenNumberOfBytes) {
   EXPECT_EQ(check(text + "x")->status, 413);
 }
 
-TEST_F(UploadRulesTest, AnUploadHasAFolderOfItsOwnThatOnlyTheOwnerReads) {
-  const fs::path one = write_upload(scratch.path(), kGood).value();
-  const fs::path other = write_upload(scratch.path(), kGood).value();
-  EXPECT_NE(one.parent_path(), other.parent_path());
-  EXPECT_EQ(read_text_file(one).value(), kGood);
-  for (const fs::path& path : {one.parent_path(), one}) {
-    struct stat facts {};
-    ASSERT_EQ(::stat(path.c_str(), &facts), 0);
-    EXPECT_EQ(facts.st_mode & 077, 0U) << path;
+TEST_F(UploadRulesTest, AFileThatWasUploadedIsNamedWithoutAFolder) {
+  std::string asked;
+  const auto uploaded = [&](const std::string& tenant) -> std::vector<std::string> {
+    asked = tenant;
+    return {"rows.jsonl", "held_out.csv"};
+  };
+  const auto fault_with = [&](const std::string& environment) {
+    return check_upload("[tenant.alice]\nenvironment = " + environment + "\n", catalog, uploaded);
+  };
+  EXPECT_FALSE(fault_with(R"({ name = "dataset", file = "rows.jsonl" })"));
+  EXPECT_EQ(asked, "alice") << "another tenant's files are not asked for";
+  for (const char* file :
+       {"/etc/passwd", "../rows.jsonl", "./rows.jsonl", "a/../rows.jsonl", "files/rows.jsonl",
+        "rows.jsonl/", "ROWS.jsonl", "rows.jsonl ", "rows.jsonl\\u0000", "~/rows.jsonl",
+        "../../uploads/files/bob/rows.jsonl", "file:rows.jsonl", "none.jsonl"}) {
+    const auto fault = fault_with(fmt::format(R"({{ name = "dataset", file = "{}" }})", file));
+    ASSERT_TRUE(fault) << file;
+    EXPECT_THAT(fault->error, HasSubstr("no file of this name was uploaded")) << file;
+    EXPECT_EQ(fault->valid, "rows.jsonl and held_out.csv") << file;
   }
-  remove_upload(one);
-  EXPECT_FALSE(fs::exists(one.parent_path()));
-  EXPECT_TRUE(fs::exists(other));
-  remove_old_uploads(scratch.path());
-  EXPECT_FALSE(fs::exists(scratch.path() / "uploads"));
-}
-
-TEST_F(UploadRulesTest, ALinkInPlaceOfTheFolderIsNotFollowed) {
-  const fs::path elsewhere = scratch.path() / "elsewhere";
-  fs::create_directory(elsewhere);
-  fs::create_directory_symlink(elsewhere, scratch.path() / "uploads");
-  EXPECT_EQ(write_upload(scratch.path(), kGood).error().code(), Code::kInvalid);
-  remove_old_uploads(scratch.path());
-  EXPECT_TRUE(fs::exists(elsewhere)) << "the link alone is removed";
-  EXPECT_TRUE(fs::is_empty(elsewhere));
+  EXPECT_TRUE(
+      check_upload("[tenant.alice]\nenvironment = { name = \"reverse_text\" }\n"
+                   "[tenant.alice.adapter]\nrank = 8\npath = \"rows.jsonl\"\n",
+                   catalog, uploaded))
+      << "a folder is none of them";
+  EXPECT_TRUE(fault_with(R"({ name = "python", file = "rows.jsonl" })"))
+      << "a program does not become data by its name";
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
+#include "tests/base/raw_client.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
 
@@ -36,13 +38,14 @@ class ServedRun : public ::testing::Test {
     return run_graph_program(std::move(words));
   }
   /// A file of one tenant that trains until it is removed.
-  std::string tenant_file(const std::string& name, int64_t max_steps = 1'000'000) const {
+  std::string tenant_file(const std::string& name, int64_t max_steps = 1'000'000,
+                          const std::string& more = "") const {
     const fs::path file = scratch_.path() / (name + ".toml");
     write_text(file, fmt::format("[tenant.{0}]\nenvironment = {{ name = \"reverse_text\" }}\n"
                                  "group_size = 2\nbatch_size = 4\nmax_off_policy_steps = 2\n"
-                                 "max_steps = {1}\ncheckpoint_every = 5\n"
+                                 "max_steps = {1}\ncheckpoint_every = 5\n{2}"
                                  "[tenant.{0}.adapter]\nrank = 4\n",
-                                 name, max_steps));
+                                 name, max_steps, more));
     return file.string();
   }
   void wait_until_it_serves() const {
@@ -149,6 +152,113 @@ TEST_F(ServedRun, AKilledWorkerAndAKilledControlPlaneLoseNoTenant) {
   expect_it_trains("alice");
   EXPECT_THAT(tenant({"ls"}).out, Not(HasSubstr("bob")));
   end_well(again);
+}
+
+/// Its reward is a program of the tenant: it starts with the tenant and ends with it.
+TEST_F(ServedRun, ATenantThatJoinsMayHaveARewardInPython) {
+  const std::string reward = (scratch_.path() / "reward.py").string();
+  const std::string pids = (scratch_.path() / "pids").string();
+  write_text(reward, fmt::format("import os\n"
+                                 "with open('{}', 'a') as file:\n"
+                                 "    print(os.getpid(), file=file)\n"
+                                 "def reward(completion):\n"
+                                 "    return float(len(completion) % 3)\n",
+                                 pids));
+  const std::string python =
+      tenant_file("alice", 1'000'000,
+                  fmt::format("reward = {{ name = \"python\", file = \"{}\", python = \"{}\" }}\n",
+                              reward, PRIMERL_PYTHON));
+  const auto newest_pid = [&] {
+    pid_t pid = 0;
+    std::ifstream in(pids);
+    for (pid_t each = 0; in >> each;) pid = each;
+    return pid;
+  };
+  {
+    Program run(
+        serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+    wait_until_it_serves();
+    const auto added = tenant({"add", python, "--wait"});
+    ASSERT_EQ(added.code, 0) << added.err;
+    expect_it_trains("alice");
+    ::kill(worker_of(run), SIGKILL);
+    expect_it_trains("alice");
+    ASSERT_EQ(tenant({"add", tenant_file("bob"), "--wait"}).code, 0);
+    const pid_t pid = newest_pid();
+    EXPECT_EQ(::kill(pid, 0), 0);
+    EXPECT_EQ(tenant({"remove", "alice"}).code, 0);
+    EXPECT_TRUE(wait_until([&] { return ::kill(pid, 0) != 0; })) << "its process is still there";
+    expect_it_trains("bob");
+    end_well(run);
+  }
+  const pid_t last = newest_pid();
+  const auto replayed = run_graph_program({"replay", folder_.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  EXPECT_EQ(newest_pid(), last) << "a replay starts no process";
+}
+
+/// Over HTTP it brings rows, and names a reward that runs a program of the operator.
+TEST_F(ServedRun, ATenantOverHttpBringsItsDataAndNamesAService) {
+  write_text(scratch_.path() / "reward.py", "def reward(completion):\n    return 1.0\n");
+  const std::string service = (scratch_.path() / "service.toml").string();
+  write_text(service, fmt::format("[service.reward.long]\nname = \"python\"\n"
+                                  "file = \"reward.py\"\npython = \"{}\"\n",
+                                  PRIMERL_PYTHON));
+  Program run(serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string(),
+                           "--overlay", service, "--set",
+                           "graph.tenant_limits.environments=[\"dataset\"]"}));
+  wait_until_it_serves();
+  std::string token = tenant({"token", "--operator", "--rotate"}).out;
+  token.erase(token.find_last_not_of('\n') + 1);
+  const std::string url = json_file(folder_ / "run.json").get_string("control_api").value();
+  const auto port = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+  const auto send = [&](const std::string& line, const std::string& body) {
+    return RawClient(port)
+        .say(fmt::format("{} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
+                         "Connection: close\r\nContent-Type: application/toml\r\n"
+                         "Content-Length: {}\r\n\r\n{}",
+                         line, token, body.size(), body))
+        .hear_all();
+  };
+  // A rotated token counts within a second.
+  EXPECT_TRUE(wait_until([&] {
+    return send("PUT /v1/uploads/dora/rows.jsonl",
+                "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n"
+                "{\"prompt\": \"2+3=\", \"answer\": \"5\"}\n")
+        .starts_with("HTTP/1.1 200");
+  }));
+  const std::string file =
+      "[tenant.dora]\nenvironment = { name = \"dataset\", file = \"rows.jsonl\" }\n"
+      "reward = { service = \"long\" }\ngroup_size = 2\nbatch_size = 4\nmax_steps = 1000000\n"
+      "max_off_policy_steps = 2\nfilters = { zero_advantage = false }\n"
+      "[tenant.dora.adapter]\nrank = 4\n";
+  const std::string added = send("POST /v1/tenants", file);
+  ASSERT_THAT(added, ::testing::StartsWith("HTTP/1.1 200")) << added;
+  expect_it_trains("dora");
+  EXPECT_FALSE(fs::is_empty(folder_ / "tenant_data"));
+  ::kill(worker_of(run), SIGKILL);
+  expect_it_trains("dora");
+  EXPECT_THAT(send("DELETE /v1/tenants/dora?purge=1", ""), ::testing::StartsWith("HTTP/1.1 200"));
+  EXPECT_TRUE(wait_until([&] { return fs::is_empty(folder_ / "tenant_data"); }));
+  end_well(run);
+}
+
+/// Others continue.
+TEST_F(ServedRun, ATenantWhoseRewardCannotStartFailsAlone) {
+  Program run(serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+  wait_until_it_serves();
+  ASSERT_EQ(tenant({"add", tenant_file("bob"), "--wait"}).code, 0);
+  const std::string reward = (scratch_.path() / "reward.py").string();
+  write_text(reward, "raise RuntimeError('no reward today')\n");
+  const std::string python =
+      tenant_file("alice", 1'000'000,
+                  fmt::format("reward = {{ name = \"python\", file = \"{}\", python = \"{}\" }}\n",
+                              reward, PRIMERL_PYTHON));
+  ASSERT_EQ(tenant({"add", python}).code, 0);
+  expect_state("alice", "failed");
+  EXPECT_THAT(tenant({"show", "alice"}).out, HasSubstr("no reward today"));
+  expect_it_trains("bob");
+  end_well(run);
 }
 
 }  // namespace

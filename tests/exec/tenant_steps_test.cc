@@ -47,7 +47,6 @@ class Hosted : public StepHooks {
       tenant->name = change.name;
       tenant->slot = change.slot;
       tenant->tenancy = change.tenancy;
-      tenant->environment.contract = environment;
       return Result<std::shared_ptr<const Tenant>>(std::move(tenant));
     };
     options_.events.tenant_changed = [this](const TenantChange& change, const Status& status) {
@@ -62,10 +61,7 @@ class Hosted : public StepHooks {
   VirtualExecutor& run() {
     if (executor_ != nullptr) return *executor_;
     graph_.node("source", {.strings = source, .contract = make_source, .per_tenant = true})
-        .node("middle",
-              {.strings = middle,
-               .contract = [this](Contract& contract) { contract.asks_outside = asks_outside; },
-               .per_tenant = true})
+        .node("middle", {.strings = middle, .per_tenant = true})
         .node("sink", {.strings = sink})
         .edge("source.out", "middle.in")
         .edge("middle.out", "sink.in");
@@ -126,8 +122,6 @@ class Hosted : public StepHooks {
   }
 
   Strings source, middle, sink;
-  bool asks_outside = false;                         // `middle` may
-  const EnvironmentContract* environment = nullptr;  // of tenants that join
   MemoryHostServices services;
   std::vector<std::string> lived;    // actors that started, drained or heard of a tenant
   std::vector<std::string> arrived;  // "name:value" at the sink
@@ -258,22 +252,6 @@ TEST(TenantSteps, AJoinThatFailsLeavesTheSlotFree) {
   hosted.join_and_start(1, 1, "bob");
   EXPECT_THAT(hosted.arrived, Contains("bob:5"));
   hosted.expect_balance();
-}
-
-/// Its group was planned without workers for it.
-TEST(TenantSteps, ATenantThatAsksOutsideCannotJoin) {
-  EnvironmentContract python;
-  python.outside = [](const void*) { return OutsidePool(); };
-  Hosted hosted;
-  hosted.asks_outside = true;
-  hosted.environment = &python;
-  hosted.change(Kind::kJoin, 1, 0, "alice");
-  ASSERT_EQ(hosted.events.size(), 1U);
-  EXPECT_THAT(hosted.events[0], HasSubstr("'alice' runs outside of the process"));
-  hosted.environment = nullptr;
-  hosted.leave(1, 0, "alice");
-  hosted.join_and_start(1, 1, "bob");
-  EXPECT_THAT(hosted.arrived, Contains("bob:5"));
 }
 
 TEST(TenantSteps, APauseHoldsTheSourceUntilItEnds) {

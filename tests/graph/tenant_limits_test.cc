@@ -319,6 +319,36 @@ TEST(JoiningTenant, IsCheckedAsATenantOfTheGraphsFile) {
   EXPECT_THAT(hosted.present, Not(Contains(::testing::Key("alice"))));
 }
 
+/// `data_root` says which files of the operator a tenant may name; files that came over HTTP are
+/// elsewhere.
+TEST(JoiningTenant, MayHaveUploadedFilesBesideTheDataRoot) {
+  Folder folder;
+  for (const char* name : {"/allowed", "/uploaded", "/other"})
+    std::filesystem::create_directory(folder.path() + name);
+  folder.write("allowed/a.txt", "a");
+  folder.write("uploaded/b.txt", "b");
+  folder.write("other/c.txt", "c");
+  Overrides overrides;
+  overrides.cores = 2;
+  const auto graph = load_graph_text(limited(kMain, kLimits + "data_root = \"allowed\"\n"),
+                                     "graph.toml", folder.path(), overrides, test_catalog());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  overrides.uploaded_data = folder.path() + "/uploaded";
+  const auto join = [&](const std::string& file) {
+    const std::string text = replaced(replaced(kMain, "main", "alice"), "\"reverse_text\"",
+                                      "\"reverse_text\", words = \"" + file + "\"");
+    return check_joining_tenant(folder.write("alice.toml", text), *graph.plan, {}, overrides,
+                                test_catalog());
+  };
+  EXPECT_NE(join("allowed/a.txt").tenant, nullptr);
+  EXPECT_THAT(codes_in(join("other/c.txt")), ElementsAre("G096"));
+  EXPECT_THAT(codes_in(join("uploaded/../other/c.txt")), ElementsAre("G096"));
+  const auto uploaded = join("uploaded/b.txt");
+  ASSERT_NE(uploaded.tenant, nullptr) << findings_text(uploaded);
+  const auto made = tenant_of_table(*graph.plan, uploaded.table, TenantSlot(1), 0, test_catalog());
+  EXPECT_TRUE(made.ok()) << "it was checked when it was admitted";
+}
+
 TEST(JoiningTenant, BringsNothingButItself) {
   Hosted hosted(limited(kMain));
   hosted.present = tenant_tables(hosted.plan().resolved_toml);

@@ -25,10 +25,14 @@ class HandOutside final : public Outside {
   void stop() override {}
   void set_wake(std::function<void()>) override {}
   bool has_work() const override { return !answers.empty(); }
+  void begin_tenant(OutsideSpec spec) override { begun.push_back(std::move(spec)); }
+  void end_tenant() override { ++num_ended; }
 
   std::vector<OutsideCall> calls;
   std::vector<OutsideAnswer> answers;
   std::vector<uint64_t> forgotten;
+  std::vector<OutsideSpec> begun;  // tenants
+  int num_ended = 0;
 };
 
 OutsideCall call(uint64_t id, std::string body = "{}") {
@@ -36,6 +40,12 @@ OutsideCall call(uint64_t id, std::string body = "{}") {
   made.id = id;
   made.body = std::move(body);
   return made;
+}
+
+OutsideSpec spec_of(const std::string& name) {
+  OutsideSpec spec;
+  spec.pools.emplace_back().name = name;
+  return spec;
 }
 
 /// Steps with their notes, as a record keeps them.
@@ -163,6 +173,47 @@ TEST_F(TracedOutsideStory, ACutHasTheCallsWithoutAnAnswer) {
   ASSERT_TRUE(outside->step().ok());
   ASSERT_THAT(live->calls, SizeIs(1));
   EXPECT_EQ(live->calls[0].id, 2U);
+}
+
+TEST_F(TracedOutsideStory, AResumedRunStartsOnlyTheTenantThatIsThere) {
+  bool is_live = false;
+  HandOutside* live = nullptr;
+  ResumingOutsideSetup setup;
+  setup.make = [&]() -> Result<std::shared_ptr<Outside>> {
+    auto made = std::make_unique<HandOutside>();
+    live = made.get();
+    return std::shared_ptr<Outside>(std::move(made));
+  };
+  setup.next = [] { return nullptr; };
+  setup.is_live = [&] { return is_live; };
+  const auto outside = make_resuming_outside(std::move(setup));
+  outside->begin_tenant(spec_of("alice"));
+  ASSERT_TRUE(outside->ask(call(1)).ok());
+  outside->end_tenant();
+  outside->begin_tenant(spec_of("bob"));
+  ASSERT_TRUE(outside->ask(call(2)).ok());
+  EXPECT_EQ(live, nullptr) << "nothing is started while the record is followed";
+  is_live = true;
+  ASSERT_TRUE(outside->step().ok());
+  ASSERT_THAT(live->begun, SizeIs(1));
+  EXPECT_EQ(live->begun[0].pools[0].name, "bob");
+  ASSERT_THAT(live->calls, SizeIs(1)) << "calls of a tenant that left are not asked again";
+  EXPECT_EQ(live->calls[0].id, 2U);
+  outside->end_tenant();
+  EXPECT_EQ(live->num_ended, 1);
+}
+
+TEST_F(TracedOutsideStory, ACutHasNoCallOfATenantThatLeft) {
+  ASSERT_TRUE(recording->ask(call(1)).ok());
+  recording->end_tenant();
+  recording->begin_tenant({});
+  ASSERT_TRUE(recording->ask(call(2)).ok());
+  EXPECT_THAT(hand->begun, SizeIs(1));
+  const size_t with_one_call = recording->save_state().size();
+  ASSERT_TRUE(recording->ask(call(3)).ok());
+  EXPECT_GT(recording->save_state().size(), with_one_call);
+  recording->end_tenant();
+  EXPECT_LT(recording->save_state().size(), with_one_call) << "it has no call";
 }
 
 TEST(ScriptedOutside, AnswersEveryCallOnceAndLaterOnesMayComeFirst) {
