@@ -29,12 +29,16 @@ struct TenantChange {
   uint32_t tenancy = 0;  // which use of the slot and name this is (graph/tenancies.h)
   std::string name;      // of the tenant
   std::string table;     // of kJoin: the tenant's table with all values, without secrets
+  /// Of kJoin: the step of the checkpoint at which the tenant continues, because the run was
+  /// resumed without its record; 0: it begins anew. The process fills it in, and the record has it.
+  int64_t begins_at = 0;
 
   template <class F>
   static void fields(F& f) {
     using T = TenantChange;
     f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)("table",
-                                                                                    &T::table);
+                                                                                    &T::table)(
+        "begins_at", &T::begins_at);
   }
   friend bool operator==(const TenantChange&, const TenantChange&) = default;
 };

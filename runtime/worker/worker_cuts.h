@@ -88,7 +88,7 @@ class WorkerCuts final : public CutSink {
   bool may_begin_beside_others();
   bool may_begin_at_intervals(Time now);
   void made(ProcessCut&& cut);
-  int64_t steps_before(TenantSlot tenant, const CutHead& head) const;
+  int64_t steps_before(TenantSlot tenant, const GroupState& learner, const CutHead& head) const;
   void hand_over(std::optional<CutFile> cut);
   void write();
   void retire();

@@ -80,6 +80,8 @@ bool WorkerFiles::begin_tenant(const Tenant& tenant) {
   joined_[{here, tenant.slot}] = tenancy_name(tenant);
   if (!group.has_learner) return false;
   auto store = make_store(tenant);
+  // The record of this start cannot be followed without it.
+  if (tenant.begins_at > 0) store->checkpoints.keep(tenant.begins_at);
   if (is_following_) {
     // Files of an earlier start are not written again.
     auto found =

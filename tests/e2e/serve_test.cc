@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <vector>
 
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
@@ -29,6 +30,14 @@ class ServedRun : public ::testing::Test {
           "graph.tenant_limits.tenants_max=2"})
       words.insert(words.end(), {"--set", set});
     return words;
+  }
+  /// The steps of a tenant in the order of their lines.
+  std::vector<int64_t> steps_of(const std::string& name) const {
+    std::vector<int64_t> steps;
+    for (const Json& line : lines_of(folder_ / "metrics.jsonl"))
+      if (line.get_string("tenant").value() == name && line.find("reward/all/mean") != nullptr)
+        steps.push_back(line.get_int("step").value());
+    return steps;
   }
   ProgramEnd tenant(std::vector<std::string> words) const {
     words.insert(words.begin(), "tenant");
@@ -149,6 +158,37 @@ TEST_F(ServedRun, AKilledWorkerAndAKilledControlPlaneLoseNoTenant) {
   expect_it_trains("alice");
   EXPECT_THAT(tenant({"ls"}).out, Not(HasSubstr("bob")));
   end_well(again);
+}
+
+/// The record of a start that was resumed from checkpoints is followed from these checkpoints.
+TEST_F(ServedRun, ATenantThatContinuedAtItsCheckpointIsFollowedFromThere) {
+  {
+    Program run(
+        serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+    wait_until_it_serves();
+    ASSERT_EQ(tenant({"add", tenant_file("alice"), "--wait"}).code, 0);
+    expect_it_trains("alice");
+    end_well(run);
+  }
+  const size_t num_before = steps_of("alice").size();
+  {
+    Program again({"primerl-graph", "run", "--resume", folder_.string()});
+    expect_it_trains("alice");
+    const pid_t worker = worker_of(again);
+    ::kill(again.pid(), SIGKILL);
+    ::kill(worker, SIGKILL);
+    (void)again.wait();
+  }
+  ASSERT_GT(steps_of("alice").size(), num_before);
+  Program third({"primerl-graph", "run", "--resume", folder_.string()});
+  expect_it_trains("alice");
+  ::kill(third.pid(), SIGINT);
+  const auto end = third.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("otherwise than recorded")));
+  const std::vector<int64_t> steps = steps_of("alice");
+  for (size_t i = 0; i < steps.size(); ++i)
+    EXPECT_EQ(steps[i], static_cast<int64_t>(i) + 1) << "steps are neither lost nor made twice";
 }
 
 }  // namespace

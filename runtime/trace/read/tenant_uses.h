@@ -26,6 +26,7 @@ struct TenantUse {
   uint32_t tenancy = 0;
   std::string name;   // "alice"
   std::string table;  // of the join; "": the tenant is in the graph's file, or its join was retired
+  int64_t begins_at = 0;  // of the join: TenantChange
   Time joined;        // the first group's event; of a tenant of the file, before every step
   bool is_in_file = false;
   /// "alice", of a later use "alice~2": as in names of files.
