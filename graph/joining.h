@@ -39,9 +39,9 @@ CheckedTenant check_joining_tenant(const std::string& path, const Plan& planned,
                                    const std::map<std::string, std::string>& present,
                                    const Overrides& overrides, const Catalog& catalog);
 
-/// The tenant of a kJoin, whose table check_joining_tenant() made. It reads no other tenant's table,
-/// so every process and every replay makes the same. kInvalid when the table does not fit the
-/// graph; the error has all findings.
+/// The tenant of a kJoin, whose table check_joining_tenant() made. It reads no other tenant's
+/// table, so every process and every replay makes the same. kInvalid when the table does not fit
+/// the graph; the error has all findings.
 Result<std::shared_ptr<const Tenant>> tenant_of_join(const Plan& planned, const TenantChange& join,
                                                      const Catalog& catalog);
 

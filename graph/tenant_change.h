@@ -36,9 +36,8 @@ struct TenantChange {
   template <class F>
   static void fields(F& f) {
     using T = TenantChange;
-    f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)("table",
-                                                                                    &T::table)(
-        "begins_at", &T::begins_at);
+    f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)(
+        "table", &T::table)("begins_at", &T::begins_at);
   }
   friend bool operator==(const TenantChange&, const TenantChange&) = default;
 };

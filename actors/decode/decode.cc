@@ -40,9 +40,10 @@ Contract Decode::contract() {
         using D = Decode;
         engine_fields(f);
         f("dropping", &D::dropping_)("running", &D::running_)("aborted", &D::aborted_)(
-            "ended_early", &D::ended_early_)("awaiting_abort", &D::awaiting_abort_)("finished", &D::finished_)("holds", &D::holds_)(
-            "held_since", &D::held_since_)("last_cause", &D::last_cause_)(
-            "num_finished", &D::num_finished_)("has_told_first_token", &D::has_logged_first_token_);
+            "ended_early", &D::ended_early_)("awaiting_abort", &D::awaiting_abort_)(
+            "finished", &D::finished_)("holds", &D::holds_)("held_since", &D::held_since_)(
+            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
+            "has_told_first_token", &D::has_logged_first_token_);
       });
 }
 

@@ -70,8 +70,8 @@ class AnswerStore {
 
   template <class F>
   static void fields(F& f) {
-    f("futures", &AnswerStore::futures_)("gone", &AnswerStore::gone_)(
-        "open", &AnswerStore::open_)("num_bytes", &AnswerStore::num_bytes_);
+    f("futures", &AnswerStore::futures_)("gone", &AnswerStore::gone_)("open", &AnswerStore::open_)(
+        "num_bytes", &AnswerStore::num_bytes_);
   }
 
  private:

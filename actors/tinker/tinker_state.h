@@ -129,8 +129,8 @@ struct Job {
         "folder", &J::folder)("with_optimizer", &J::with_optimizer)("overwrites", &J::overwrites)(
         "sampler_seq", &J::sampler_seq)("ttl_seconds", &J::ttl_seconds)("refused", &J::refused)(
         "is_sent", &J::is_sent)("is_reset", &J::is_reset)("waits_for_live", &J::waits_for_live)(
-        "adapter", &J::adapter)("version", &J::version)("since", &J::since)(
-        "deadline", &J::deadline);
+        "adapter", &J::adapter)("version", &J::version)("since", &J::since)("deadline",
+                                                                            &J::deadline);
   }
 };
 

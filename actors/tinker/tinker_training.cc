@@ -125,11 +125,10 @@ Result<std::string> Tinker::offer(Job job, int64_t seq, const Client& client) {
                  queued_bytes_.used(), own_bytes, queued_bytes_.most(), num_clients());
   const uint64_t number = next_request_;
   const std::string lane = job.model;
-  ASSIGN_OR_RETURN(
-      const Admission admission,
-      order_.offer({lane, seq, text_sha256(client.body), job.num_bytes, number, job.tenant,
-                    num_clients()},
-                   services().now()));
+  ASSIGN_OR_RETURN(const Admission admission,
+                   order_.offer({lane, seq, text_sha256(client.body), job.num_bytes, number,
+                                 job.tenant, num_clients()},
+                                services().now()));
   if (admission.kind == Admission::Kind::kRepeat) {
     const auto found = answers_.find(admission.request, job.tenant);
     // Its gradient was added once and cannot be added again.
@@ -153,10 +152,9 @@ Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t s
                                             const Client& client) {
   RETURN_IF_ERROR(check_futures(job.tenant));
   const uint64_t number = next_request_;
-  ASSIGN_OR_RETURN(
-      const Admission admission,
-      order_.offer_unordered(
-          {lane, seq, text_sha256(client.body), client.body.size(), number, job.tenant}));
+  ASSIGN_OR_RETURN(const Admission admission,
+                   order_.offer_unordered({lane, seq, text_sha256(client.body), client.body.size(),
+                                           number, job.tenant}));
   if (admission.kind == Admission::Kind::kRepeat) {
     if (answers_.find(admission.request, job.tenant).ok()) return future_answer(admission.request);
     if (!models_.contains(job.model))
@@ -333,10 +331,9 @@ void Tinker::expire_jobs() {
     const Job& job = jobs_.at(number);
     services().count("requests_late", 1);
     if (job.waits_for_live)
-      fail(number,
-           error(Code::kDeadline, "version {} is not in every engine within {}", job.version.value,
-                 to_string(options_.live_timeout))
-               .note("the log of the run says which engine refused it or does not answer"));
+      fail(number, error(Code::kDeadline, "version {} is not in every engine within {}",
+                         job.version.value, to_string(options_.live_timeout))
+                       .note("the log of the run says which engine refused it or does not answer"));
     else
       fail(number, error(Code::kDeadline, "no answer of the trainer within {}",
                          to_string(options_.train_timeout)));

@@ -111,9 +111,9 @@ Status ClientProgress::check_save(const WeightsRequest& asked) const {
     return error(Code::kExhausted, "there are {} saved weights, the most that a tenant has",
                  saved_.size())
         .note("remove some of them");
-  const bool is_full = replaces ? retired_.size() >= kRetiredFoldersMax
-                                : saved_.size() + retired_.size() >=
-                                      kSavedWeightsMax + kRetiredFoldersMax;
+  const bool is_full =
+      replaces ? retired_.size() >= kRetiredFoldersMax
+               : saved_.size() + retired_.size() >= kSavedWeightsMax + kRetiredFoldersMax;
   if (is_full)
     return error(Code::kExhausted,
                  "{} folders were overwritten or removed since the last checkpoint",

@@ -29,7 +29,8 @@ std::vector<RemovedTenant> removed_tenants(const std::filesystem::path& run_fold
     if (!line.ok()) continue;
     const auto name = line->get_string("tenant");
     const Json* with = line->find("with_checkpoints");
-    if (name.ok()) removed.push_back({*name, with != nullptr && with->is_bool() && with->as_bool()});
+    if (name.ok())
+      removed.push_back({*name, with != nullptr && with->is_bool() && with->as_bool()});
   }
   return removed;
 }

@@ -155,10 +155,7 @@ TEST(TinkerOrder, SamplesHaveNoOrderButRepeats) {
 TEST(TinkerOrder, WaitingBodiesOfOneTenantLeaveSpaceForAnother) {
   RequestOrder order({.waiting_bytes_max = 100});
   const auto offered = [](uint32_t tenant, int64_t seq, uint64_t num_bytes) {
-    return OfferedRequest{tenant == 0 ? "m" : "n", seq,
-                          "a",                     num_bytes,
-                          100,                     TenantSlot(tenant),
-                          2};
+    return OfferedRequest{tenant == 0 ? "m" : "n", seq, "a", num_bytes, 100, TenantSlot(tenant), 2};
   };
   EXPECT_EQ(kind_of(order.offer(offered(0, 2, 75), at_seconds(0))), kWaits);
   const auto beyond = order.offer(offered(0, 3, 1), at_seconds(0));

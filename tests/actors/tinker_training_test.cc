@@ -187,8 +187,8 @@ TEST_F(TinkerTraining, ATrainerThatDoesNotAnswerFailsTheRequestAndTheNextOneIsSe
   advance(options.train_timeout - Duration::nanoseconds(1));
   EXPECT_THAT(updates(), IsEmpty());
   advance(Duration::nanoseconds(1));
-  EXPECT_THAT(answer(first), AllOf(HasSubstr("no answer of the trainer within"),
-                                   HasSubstr("\"server\"")));
+  EXPECT_THAT(answer(first),
+              AllOf(HasSubstr("no answer of the trainer within"), HasSubstr("\"server\"")));
   passed(number);  // too late: it is passed over
   updated(updates().at(0).request);
   EXPECT_THAT(answer(second), HasSubstr("grad_norm"));

@@ -238,8 +238,7 @@ TEST(WaitingCuts, ManyTenantsThatLeftWhileTheySavedDoNotStopTheRequests) {
   later.head.learner_steps = {{static_cast<uint32_t>(kAskedMax), 3}};
   EXPECT_FALSE(cuts.add(later));
   EXPECT_THAT(cuts.requests(second(1)), IsEmpty());
-  EXPECT_THAT(cuts.requests(second(61)),
-              ElementsAre(WaitingCuts::Request{slot(kAskedMax), 3}));
+  EXPECT_THAT(cuts.requests(second(61)), ElementsAre(WaitingCuts::Request{slot(kAskedMax), 3}));
 }
 
 TEST(WaitingCuts, OfAnyNumberOfStaggeredTenantsOneIsWrittenInEveryInterval) {
