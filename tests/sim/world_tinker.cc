@@ -15,32 +15,33 @@ namespace {
 
 bool is_one_of(RandomStream& random, uint64_t count) { return random.below(count) == 0; }
 
+enum class TinkerAsk : uint8_t { kOther, kSession, kModelRequest, kFuture, kRetrieve };
+/// What the client asked for in a call.
+struct AskedOfTinker {
+  TinkerAsk kind = TinkerAsk::kOther;
+  std::string future;     // of kRetrieve
+  ClientRequest request;  // of kModelRequest: sent again after 429
+};
+
 class WorldTinker final : public WorldListener {
  public:
   explicit WorldTinker(const WorldSpec& spec)
       : WorldListener(spec.number, 601, {spec.num_tinker_requests, spec.client_look_us, 16}) {}
 
  private:
-  enum class Sent : uint8_t { kOther, kSession, kModelRequest, kFuture, kRetrieve };
-  struct Asked {
-    Sent kind = Sent::kOther;
-    std::string future;     // of kRetrieve
-    ClientRequest request;  // of kModelRequest: sent again after 429
-  };
-
   ClientRequest next_request(uint64_t, uint64_t call) override {
-    Asked asked;
+    AskedOfTinker asked;
     ClientRequest request = choose(asked);
-    if (asked.kind == Sent::kModelRequest) asked.request = request;
+    if (asked.kind == TinkerAsk::kModelRequest) asked.request = request;
     if (is_one_of(random_, 3)) request.request_id = fmt::format("client {}", call);
     last_ = {asked, request};
     asked_[call] = std::move(asked);
     return request;
   }
 
-  ClientRequest choose(Asked& asked) {
+  ClientRequest choose(AskedOfTinker& asked) {
     if (!again_.empty()) {
-      asked.kind = Sent::kModelRequest;
+      asked.kind = TinkerAsk::kModelRequest;
       ClientRequest request = std::move(again_.front());
       again_.pop_front();
       return request;
@@ -52,7 +53,7 @@ class WorldTinker final : public WorldListener {
     }
     if (!futures_.empty() && !is_one_of(random_, 3)) return retrieve(asked);
     if (session_.empty() || is_one_of(random_, 90)) {
-      asked.kind = Sent::kSession;
+      asked.kind = TinkerAsk::kSession;
       return post("create_session", R"({"sdk_version":"0.38.0"})");
     }
     if (is_broken_) {
@@ -66,14 +67,14 @@ class WorldTinker final : public WorldListener {
     return of_model(asked);
   }
 
-  ClientRequest retrieve(Asked& asked) {
-    asked = {Sent::kRetrieve, futures_.front(), {}};
+  ClientRequest retrieve(AskedOfTinker& asked) {
+    asked = {TinkerAsk::kRetrieve, futures_.front(), {}};
     std::ranges::rotate(futures_, futures_.begin() + 1);
     return post("retrieve_future", named("request_id", asked.future));
   }
 
-  ClientRequest new_model(Asked& asked) {
-    asked.kind = Sent::kFuture;
+  ClientRequest new_model(AskedOfTinker& asked) {
+    asked.kind = TinkerAsk::kFuture;
     const bool is_other = is_one_of(random_, 10);
     if (!saved_.empty() && is_one_of(random_, 4))
       return post(
@@ -86,8 +87,8 @@ class WorldTinker final : public WorldListener {
                             session_, num_models_++, is_other ? 5 : 4));
   }
 
-  ClientRequest of_model(Asked& asked) {
-    asked.kind = Sent::kModelRequest;
+  ClientRequest of_model(AskedOfTinker& asked) {
+    asked.kind = TinkerAsk::kModelRequest;
     const uint64_t draw = random_.below(20);
     if (draw < 6) return pass_requests();
     if (draw < 9) return of_seq("optim_step", R"("adam_params":{})");
@@ -100,7 +101,7 @@ class WorldTinker final : public WorldListener {
     if (draw < 14 && !saved_.empty())
       return of_seq("load_weights", fmt::format(R"("path":"{}","optimizer":{})", one_of(saved_),
                                                 is_one_of(random_, 2)));
-    asked.kind = Sent::kOther;
+    asked.kind = TinkerAsk::kOther;
     if (draw < 15 && !paths_.empty())
       return post("create_sampling_session",
                   fmt::format(R"({{"session_id":"{}","sampling_session_seq_id":{},)"
@@ -136,8 +137,8 @@ class WorldTinker final : public WorldListener {
                               is_one_of(random_, 3) ? R"(,"kind":"inflight")" : ""));
   }
 
-  ClientRequest sample(Asked& asked) {
-    asked.kind = Sent::kFuture;
+  ClientRequest sample(AskedOfTinker& asked) {
+    asked.kind = TinkerAsk::kFuture;
     const std::string& sampler = one_of(samplers_);
     const std::string more = is_one_of(random_, 4) ? R"(,"prompt_logprobs":true)" : "";
     const std::string top = is_one_of(random_, 5) ? R"(,"topk_prompt_logprobs":2)" : "";
@@ -167,14 +168,14 @@ class WorldTinker final : public WorldListener {
   void on_reply(const ClientReply& reply) override {
     const auto found = asked_.extract(reply.request);
     if (found.empty()) return;
-    const Asked& asked = found.mapped();
-    if (reply.status == 429 && asked.kind == Sent::kModelRequest)
+    const AskedOfTinker& asked = found.mapped();
+    if (reply.status == 429 && asked.kind == TinkerAsk::kModelRequest)
       return again_.push_back(asked.request);
     // A number of the model that did not arrive, or a session that has ended.
     if (reply.status == 404 || reply.status == 410) is_broken_ = true;
     if (reply.status >= 400) return;
     const auto json = parse_json(reply.body, "a reply");
-    if (asked.kind == Sent::kRetrieve) {
+    if (asked.kind == TinkerAsk::kRetrieve) {
       const bool waits = json.ok() && text_in(*json, "type") == "try_again";
       if (waits) return;
       std::erase(futures_, asked.future);
@@ -183,8 +184,8 @@ class WorldTinker final : public WorldListener {
     learn(*json, asked.kind);
   }
 
-  void learn(const Json& json, Sent kind) {
-    if (const std::string name = text_in(json, "session_id"); kind == Sent::kSession) {
+  void learn(const Json& json, TinkerAsk kind) {
+    if (const std::string name = text_in(json, "session_id"); kind == TinkerAsk::kSession) {
       session_ = name;
       model_.clear();
     }
@@ -195,7 +196,7 @@ class WorldTinker final : public WorldListener {
     if (const std::string name = text_in(json, "request_id"); !name.empty()) {
       if (std::ranges::count(futures_, name) == 0) futures_.push_back(name);
     } else if (const std::string made = text_in(json, "model_id");
-               kind == Sent::kRetrieve && !made.empty() && made != model_) {
+               kind == TinkerAsk::kRetrieve && !made.empty() && made != model_) {
       model_ = made;
       next_seq_ = 1;
       again_.clear();
@@ -230,8 +231,8 @@ class WorldTinker final : public WorldListener {
     return names[random_.below(names.size())];
   }
 
-  std::map<uint64_t, Asked> asked_;  // by call
-  std::pair<Asked, ClientRequest> last_;
+  std::map<uint64_t, AskedOfTinker> asked_;  // by call
+  std::pair<AskedOfTinker, ClientRequest> last_;
   std::deque<ClientRequest> again_;  // requests of the model that come next
   std::vector<std::string> futures_, samplers_, paths_, saved_;
   std::string session_, model_;  // empty: none
