@@ -62,9 +62,9 @@ Contract Tinker::contract() {
       .option("sample_timeout", &O::sample_timeout, above(0),
               "how long a request for samples may take; then it fails")
       .option("train_timeout", &O::train_timeout, above(0),
-              "how long the trainer may take for one request; then it fails")
+              "longest time of one request at the trainer; then it fails")
       .option("live_timeout", &O::live_timeout, above(0),
-              "how long published weights may take until every engine has them")
+              "longest time until every engine has published weights")
       .option("session_timeout", &O::session_timeout, above(0),
               "how long a session without a request stays open; clients send one every 10 s")
       .in("completion", &Tinker::on_completion, "the one answer to a generation",

@@ -321,7 +321,7 @@ Job* Tinker::answered_job(uint64_t number, const ClientFault& fault) {
 }
 
 /// A tenant that failed is not trained any more, and weights that no engine can apply never go
-/// live. In a graph without slots the actor is not told of either.
+/// live. In a graph without slots the actor is not notified.
 void Tinker::expire_jobs() {
   std::vector<uint64_t> late;
   for (const auto& [slot, tenant] : tenants_)

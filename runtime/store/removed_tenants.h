@@ -2,7 +2,7 @@
 /// its record repeats what they did. It must not write their files again.
 ///
 /// The control plane adds a tenant before it removes the files, and processes that follow a record
-/// read the list. Names of tenancies never come back, so nothing is taken from it.
+/// read the list. Names of tenancies never come back, so no entry is removed.
 #pragma once
 
 #include <filesystem>

@@ -178,7 +178,7 @@ TEST_F(TinkerTraining, TheTrainerIsGoneWithWhatItHad) {
   give("passed", late);  // of the earlier trainer: it is passed over
 }
 
-/// In a graph without slots the actor is not told that a tenant has failed.
+/// In a graph without slots the actor is not notified that a tenant has failed.
 TEST_F(TinkerTraining, ATrainerThatDoesNotAnswerFailsTheRequestAndTheNextOneIsSent) {
   options.session_timeout = Duration::seconds(3600);
   const std::string first = future(pass(model(), 1));

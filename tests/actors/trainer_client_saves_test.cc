@@ -252,17 +252,17 @@ TEST_F(ClientStory, AStartFromACheckpointKnowsNamesAndNumbers) {
   EXPECT_EQ(again.adapter, snapshot_key({kClient, AdapterId(0)}, 2).adapter);
 }
 
-/// The client was told versions that no checkpoint knows. They must not name other weights.
+/// The client has versions that no checkpoint knows. They must not name other weights.
 TEST_F(ClientStory, NoVersionIsPublishedTwiceByAStartFromAnOlderCheckpoint) {
   for (int i = 0; i < 2; ++i) {
     pass(a_client_batch());
     update();
   }
   EXPECT_THAT(checkpoints(), ElementsAre(2));
-  std::set<int64_t> told;
-  for (int i = 0; i < 3; ++i) told.insert(change(WeightsAction::kPublish).version.value);
-  told.insert(change(WeightsAction::kSnapshot).version.value);
-  EXPECT_THAT(told, SizeIs(4));
+  std::set<int64_t> versions;
+  for (int i = 0; i < 3; ++i) versions.insert(change(WeightsAction::kPublish).version.value);
+  versions.insert(change(WeightsAction::kSnapshot).version.value);
+  EXPECT_THAT(versions, SizeIs(4));
 
   NodeRunner<Trainer> resumed;
   const auto later = a_client_learner();
@@ -280,7 +280,7 @@ TEST_F(ClientStory, NoVersionIsPublishedTwiceByAStartFromAnOlderCheckpoint) {
   ASSERT_TRUE(resumed.run_work_until_done(50).ok());
   const auto ready = resumed.take<WeightsReady>("weights");
   ASSERT_THAT(ready, SizeIs(1));
-  EXPECT_TRUE(told.insert(ready[0].version.value).second) << ready[0].version.value;
+  EXPECT_TRUE(versions.insert(ready[0].version.value).second) << ready[0].version.value;
   for (const WeightsAction action : {WeightsAction::kPublish, WeightsAction::kSnapshot}) {
     WeightsRequest request;
     request.request = 9;
@@ -288,7 +288,7 @@ TEST_F(ClientStory, NoVersionIsPublishedTwiceByAStartFromAnOlderCheckpoint) {
     ASSERT_TRUE(resumed.give("weights_request", request).ok());
     ASSERT_TRUE(resumed.run_work_until_done(50).ok());
     const int64_t version = resumed.take<WeightsDone>("weights_done").at(0).version.value;
-    EXPECT_TRUE(told.insert(version).second) << version;
+    EXPECT_TRUE(versions.insert(version).second) << version;
   }
 }
 

@@ -119,7 +119,7 @@ TEST(StatusLine, TalkOfAModelCannotMoveTheCursor) {
   EXPECT_EQ(screen.text(), "env: '\\u001B[2J\\xFF' is no answer\n");
 }
 
-/// Nobody reads stderr: the run must not wait for that.
+/// The run must not wait for a reader of stderr that does not read.
 TEST(StatusLine, AFullPipeDropsLinesAndCountsThem) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(::pipe(ends), 0);

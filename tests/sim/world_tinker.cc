@@ -16,7 +16,7 @@ namespace {
 bool is_one_of(RandomStream& random, uint64_t count) { return random.below(count) == 0; }
 
 enum class TinkerAsk : uint8_t { kOther, kSession, kModelRequest, kFuture, kRetrieve };
-/// What the client asked for in a call.
+/// The purpose of a call of the client.
 struct AskedOfTinker {
   TinkerAsk kind = TinkerAsk::kOther;
   std::string future;     // of kRetrieve
