@@ -158,10 +158,9 @@ CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
   return result_of(std::move(checked), name);
 }
 
-Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::string_view table,
-                                                      TenantSlot slot, uint32_t tenancy,
-                                                      const Catalog& catalog) {
-  const auto tables = tenant_tables(table);
+Result<std::shared_ptr<const Tenant>> tenant_of_join(const Plan& planned, const TenantChange& join,
+                                                     const Catalog& catalog) {
+  const auto tables = tenant_tables(join.table);
   if (tables.size() != 1)
     return error(Code::kInvalid, "a tenant's table is one [tenant.<name>] table, this has {}",
                  tables.size());
@@ -183,10 +182,11 @@ Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::
         .note(render(checked.diagnostics, checked.sources));
   const auto found = std::ranges::find(checked.plan->tenants, name, &Tenant::name);
   CHECK(found != checked.plan->tenants.end(), "a plan lacks the tenant of its only table");
-  const auto placed = [slot, tenancy](const Tenant& from) {
+  const auto placed = [&join](const Tenant& from) {
     Tenant tenant = from;
-    tenant.slot = slot;
-    tenant.tenancy = tenancy;
+    tenant.slot = join.slot;
+    tenant.tenancy = join.tenancy;
+    tenant.begins_at = join.begins_at;
     return tenant;
   };
   // Its environment and rewards point into the catalog of the plan.

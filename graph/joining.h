@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "graph/tenant_change.h"
 
 namespace primerl {
 
@@ -43,11 +44,10 @@ CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
                                    const std::map<std::string, std::string>& present,
                                    const Catalog& catalog);
 
-/// The tenant of a table that check_joining_tenant() made, in `slot` as use `tenancy` of it. It
-/// reads no other tenant's table, so every process and every replay makes the same. kInvalid when
-/// the table does not fit the graph; the error has all findings.
-Result<std::shared_ptr<const Tenant>> tenant_of_table(const Plan& planned, std::string_view table,
-                                                      TenantSlot slot, uint32_t tenancy,
-                                                      const Catalog& catalog);
+/// The tenant of a kJoin, whose table check_joining_tenant() made. It reads no other tenant's
+/// table, so every process and every replay makes the same. kInvalid when the table does not fit
+/// the graph; the error has all findings.
+Result<std::shared_ptr<const Tenant>> tenant_of_join(const Plan& planned, const TenantChange& join,
+                                                     const Catalog& catalog);
 
 }  // namespace primerl

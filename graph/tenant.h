@@ -270,6 +270,8 @@ struct Tenant {
   std::string base_model;
   // Not a key: which use of its slot and name this is, from 0 (graph/tenancies.h).
   uint32_t tenancy = 0;
+  // Not a key: of one that joined, the step of the checkpoint at which it continues; 0: none.
+  int64_t begins_at = 0;
   // Not a key: groups of examples of all epochs of supervised training; 0 = no limit.
   int64_t groups_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward

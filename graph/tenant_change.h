@@ -32,12 +32,15 @@ struct TenantChange {
   std::string name;      // of the tenant
   std::string table;     // of kJoin: the tenant's table with all values, without secrets; of kSet:
                          // all values that were ever set, as text (graph/tenant_values.h)
+  /// Of kJoin: the step of the checkpoint at which the tenant continues, because the run was
+  /// resumed without its record; 0: it begins anew. The process fills it in, and the record has it.
+  int64_t begins_at = 0;
 
   template <class F>
   static void fields(F& f) {
     using T = TenantChange;
-    f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)("table",
-                                                                                    &T::table);
+    f("kind", &T::kind)("slot", &T::slot)("tenancy", &T::tenancy)("name", &T::name)(
+        "table", &T::table)("begins_at", &T::begins_at);
   }
   friend bool operator==(const TenantChange&, const TenantChange&) = default;
 };

@@ -8,19 +8,23 @@
 
 namespace primerl::tinker {
 
-Status AnswerStore::open(uint64_t request, TenantSlot tenant) {
-  if (num_open_ >= limits_.open_max)
-    return error(Code::kExhausted, "{} requests have no answer yet, at most {} may be open",
-                 num_open_, limits_.open_max);
+Status AnswerStore::check_open(TenantSlot tenant, size_t num_tenants) const {
+  if (open_.has_space(tenant, 1, num_tenants)) return ok();
+  return error(Code::kExhausted,
+               "{} requests have no answer yet, {} of them are of this tenant; at most {} may be "
+               "open, and {} tenants share them",
+               open_.used(), open_.used_by(tenant), open_.most(), num_tenants);
+}
+
+void AnswerStore::open(uint64_t request, TenantSlot tenant) {
   const bool is_new = futures_.emplace(request, Future{tenant, true, {}}).second;
   CHECK(is_new, "a request number is used twice");
-  ++num_open_;
-  return ok();
+  open_.add(tenant, 1);
 }
 
 AnswerStore::Futures::iterator AnswerStore::erase(Futures::iterator entry) {
   if (entry->second.is_open) {
-    --num_open_;
+    open_.subtract(entry->second.tenant, 1);
   } else {
     num_bytes_ -= entry->second.answer.body.size();
   }
@@ -60,12 +64,12 @@ Status AnswerStore::complete(uint64_t request, std::string_view body, bool is_pr
     return error(Code::kExhausted, "the answer has {} bytes, at most {} are kept", body.size(),
                  limits_.bytes_max);
   while (body.size() > limits_.bytes_max - num_bytes_ ||
-         futures_.size() - num_open_ >= limits_.answers_max) {
+         futures_.size() - open_.used() >= limits_.answers_max) {
     if (!drop_oldest(found->second.tenant, body.size())) break;
   }
   found->second.is_open = false;
   found->second.answer = {{body.begin(), body.end()}, is_protobuf, now};
-  --num_open_;
+  open_.subtract(found->second.tenant, 1);
   num_bytes_ += body.size();
   return ok();
 }

@@ -2,7 +2,7 @@
 ///
 /// An answer stays until the client got it, for at most `keep`, and within `bytes_max`: the oldest
 /// of the tenant that has the most makes space for a new one. A missing answer is gone, and its
-/// client sends the request again.
+/// client sends the request again. Tenants share `open_max` as tenant_limit.h says.
 ///
 /// A state machine: no clock, no thread. Its state is plain values with fields().
 #pragma once
@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/tinker/tenant_limit.h"
 #include "graph/base/clock.h"
 #include "graph/base/ids.h"
 #include "graph/base/result.h"
@@ -40,10 +41,12 @@ struct StoredAnswer {
 
 class AnswerStore {
  public:
-  explicit AnswerStore(AnswerLimits limits = {}) : limits_(limits) {}
+  explicit AnswerStore(AnswerLimits limits = {}) : limits_(limits), open_(limits.open_max) {}
 
-  /// A future of the tenant. kExhausted above open_max.
-  Status open(uint64_t request, TenantSlot tenant);
+  /// Whether the tenant may open one more; kExhausted if not. `num_tenants`: with futures or not.
+  Status check_open(TenantSlot tenant, size_t num_tenants) const;
+  /// A future of the tenant, which check_open() allows.
+  void open(uint64_t request, TenantSlot tenant);
   /// Its answer. Nothing happens if the future was dropped. An answer above bytes_max alone is
   /// kExhausted, and the future stays open.
   Status complete(uint64_t request, std::string_view body, bool is_protobuf, Time now);
@@ -62,14 +65,13 @@ class AnswerStore {
   /// When expire() has the next one; Time of INT64_MAX ns: none is kept.
   Time next_expiry() const;
   Duration keep() const { return limits_.keep; }
-  size_t open_max() const { return limits_.open_max; }
-  size_t num_open() const { return num_open_; }
+  size_t num_open() const { return open_.used(); }
   uint64_t num_bytes() const { return num_bytes_; }
 
   template <class F>
   static void fields(F& f) {
-    f("futures", &AnswerStore::futures_)("gone", &AnswerStore::gone_)(
-        "num_open", &AnswerStore::num_open_)("num_bytes", &AnswerStore::num_bytes_);
+    f("futures", &AnswerStore::futures_)("gone", &AnswerStore::gone_)("open", &AnswerStore::open_)(
+        "num_bytes", &AnswerStore::num_bytes_);
   }
 
  private:
@@ -94,7 +96,7 @@ class AnswerStore {
   AnswerLimits limits_;
   Futures futures_;                      // by request
   std::map<uint64_t, TenantSlot> gone_;  // the newest requests whose answers were dropped
-  size_t num_open_ = 0;
+  TenantLimit open_;
   uint64_t num_bytes_ = 0;
 };
 

@@ -7,6 +7,12 @@
 
 namespace primerl::tinker {
 
+RequestOrder::Lane& RequestOrder::lane_of(const OfferedRequest& offered) {
+  Lane& lane = lanes_[offered.lane];
+  lane.tenant = offered.tenant;
+  return lane;
+}
+
 Result<Admission> RequestOrder::repeat_of(const Seen& first, const OfferedRequest& offered) const {
   if (first.digest == offered.digest) return Admission{Admission::Kind::kRepeat, first.request};
   return error(Code::kExists, "request {} of '{}' was sent before with another body", offered.seq,
@@ -22,7 +28,7 @@ void RequestOrder::remember(Lane& lane, int64_t seq, Seen seen) {
 }
 
 void RequestOrder::stop_waiting(Lane& lane, std::map<int64_t, Waiting>::iterator entry) {
-  waiting_bytes_ -= entry->second.num_bytes;
+  waiting_bytes_.subtract(lane.tenant, entry->second.num_bytes);
   lane.waiting.erase(entry);
 }
 
@@ -32,17 +38,20 @@ Result<Admission> RequestOrder::wait(Lane& lane, const OfferedRequest& offered, 
   if (lane.waiting.size() >= limits_.waiting_max)
     return error(Code::kExhausted, "{} requests of '{}' wait for request {}", lane.waiting.size(),
                  offered.lane, lane.next);
-  if (offered.num_bytes > limits_.waiting_bytes_max - waiting_bytes_)
-    return error(Code::kExhausted, "requests that wait for their turn have {} bytes, at most {}",
-                 waiting_bytes_, limits_.waiting_bytes_max);
-  waiting_bytes_ += offered.num_bytes;
+  if (!waiting_bytes_.has_space(offered.tenant, offered.num_bytes, offered.num_tenants))
+    return error(Code::kExhausted,
+                 "requests that wait for their turn have {} bytes, {} of them of this tenant; at "
+                 "most {}, and {} tenants share them",
+                 waiting_bytes_.used(), waiting_bytes_.used_by(offered.tenant),
+                 waiting_bytes_.most(), offered.num_tenants);
+  waiting_bytes_.add(offered.tenant, offered.num_bytes);
   lane.waiting.emplace(offered.seq,
                        Waiting{{offered.digest, offered.request}, offered.num_bytes, now});
   return Admission{Admission::Kind::kWait, offered.request};
 }
 
 Result<Admission> RequestOrder::offer(const OfferedRequest& offered, Time now) {
-  Lane& lane = lanes_[offered.lane];
+  Lane& lane = lane_of(offered);
   if (offered.seq > lane.next) return wait(lane, offered, now);
   if (offered.seq < lane.next) {
     if (const auto found = lane.seen.find(offered.seq); found != lane.seen.end())
@@ -56,7 +65,7 @@ Result<Admission> RequestOrder::offer(const OfferedRequest& offered, Time now) {
 }
 
 Result<Admission> RequestOrder::offer_unordered(const OfferedRequest& offered) {
-  Lane& lane = lanes_[offered.lane];
+  Lane& lane = lane_of(offered);
   if (const auto found = lane.seen.find(offered.seq); found != lane.seen.end())
     return repeat_of(found->second, offered);
   if (offered.seq <= lane.forgotten)
@@ -114,7 +123,7 @@ std::vector<uint64_t> RequestOrder::drop(const std::string& name) {
   if (found == lanes_.end()) return waited;
   for (const auto& [seq, waiting] : found->second.waiting) {
     waited.push_back(waiting.seen.request);
-    waiting_bytes_ -= waiting.num_bytes;
+    waiting_bytes_.subtract(found->second.tenant, waiting.num_bytes);
   }
   lanes_.erase(found);
   return waited;

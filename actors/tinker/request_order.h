@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/tinker/tenant_limit.h"
 #include "graph/base/clock.h"
 #include "graph/base/result.h"
 
@@ -21,7 +22,7 @@ namespace primerl::tinker {
 
 struct OrderLimits {
   size_t waiting_max = 256;                        // of a lane, ahead of their turn
-  uint64_t waiting_bytes_max = uint64_t{1} << 28;  // of all lanes: their bodies
+  uint64_t waiting_bytes_max = uint64_t{1} << 28;  // of all lanes: their bodies; tenant_limit.h
   size_t seen_max = 4096;                          // numbers of a lane that are remembered
   Duration wait_max = Duration::seconds(60);
 };
@@ -32,6 +33,8 @@ struct OfferedRequest {
   std::string digest;      // hexadecimal SHA-256 of the body
   uint64_t num_bytes = 0;  // of the body
   uint64_t request = 0;    // the number that it gets if it is new
+  TenantSlot tenant{0};    // of the lane
+  size_t num_tenants = 1;  // that share the limit of bytes
 };
 
 /// What becomes of an offered request.
@@ -42,7 +45,8 @@ struct Admission {
 
 class RequestOrder {
  public:
-  explicit RequestOrder(OrderLimits limits = {}) : limits_(limits) {}
+  explicit RequestOrder(OrderLimits limits = {})
+      : limits_(limits), waiting_bytes_(limits.waiting_bytes_max) {}
 
   /// In order. After kRun, pop_ready() has the requests that waited for it. kExists: the number
   /// has another body. kCancelled: its digest is no longer kept. kExhausted: too many wait.
@@ -64,7 +68,7 @@ class RequestOrder {
   std::vector<uint64_t> drop(const std::string& lane);
 
   size_t num_waiting(const std::string& lane) const;
-  uint64_t waiting_bytes() const { return waiting_bytes_; }
+  uint64_t waiting_bytes() const { return waiting_bytes_.used(); }
 
   template <class F>
   static void fields(F& f) {
@@ -92,6 +96,7 @@ class RequestOrder {
     }
   };
   struct Lane {
+    TenantSlot tenant;
     int64_t next = 1;                    // the number whose turn it is
     int64_t forgotten = -1;              // seen numbers up to this one were dropped
     std::map<int64_t, Seen> seen;        // by number
@@ -99,11 +104,12 @@ class RequestOrder {
 
     template <class F>
     static void fields(F& f) {
-      f("next", &Lane::next)("forgotten", &Lane::forgotten)("seen", &Lane::seen)("waiting",
-                                                                                 &Lane::waiting);
+      f("tenant", &Lane::tenant)("next", &Lane::next)("forgotten", &Lane::forgotten)(
+          "seen", &Lane::seen)("waiting", &Lane::waiting);
     }
   };
 
+  Lane& lane_of(const OfferedRequest& offered);
   Result<Admission> repeat_of(const Seen& first, const OfferedRequest& offered) const;
   Result<Admission> wait(Lane& lane, const OfferedRequest& offered, Time now);
   void remember(Lane& lane, int64_t seq, Seen seen);
@@ -111,7 +117,7 @@ class RequestOrder {
 
   OrderLimits limits_;
   std::map<std::string, Lane> lanes_;
-  uint64_t waiting_bytes_ = 0;
+  TenantLimit waiting_bytes_;
 };
 
 }  // namespace primerl::tinker

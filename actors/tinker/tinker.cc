@@ -61,6 +61,10 @@ Contract Tinker::contract() {
               "samplers of one tenant; the one unused longest ends")
       .option("sample_timeout", &O::sample_timeout, above(0),
               "how long a request for samples may take; then it fails")
+      .option("train_timeout", &O::train_timeout, above(0),
+              "longest time of one request at the trainer; then it fails")
+      .option("live_timeout", &O::live_timeout, above(0),
+              "longest time until every engine has published weights")
       .option("session_timeout", &O::session_timeout, above(0),
               "how long a session without a request stays open; clients send one every 10 s")
       .in("completion", &Tinker::on_completion, "the one answer to a generation",
@@ -317,10 +321,8 @@ void Tinker::fail(uint64_t future, const Error& error) {
   complete(future, failed_answer(error));
 }
 
-Status Tinker::check_futures() const {
-  if (answers_.num_open() < answers_.open_max()) return ok();
-  return error(Code::kExhausted, "{} requests have no answer yet, at most {} may be open",
-               answers_.num_open(), answers_.open_max());
+Status Tinker::check_futures(TenantSlot tenant) const {
+  return answers_.check_open(tenant, num_clients());
 }
 
 void Tinker::on_closed(const std::vector<uint64_t>& calls) {
@@ -335,6 +337,8 @@ Time Tinker::next_deadline() const {
   for (const auto& [name, session] : sessions_)
     next = std::min(next, session.seen + options_.session_timeout);
   for (const auto& [path, saved] : saved_) next = std::min(next, saved.expires);
+  for (const auto& [slot, tenant] : tenants_)
+    if (tenant.running != 0) next = std::min(next, jobs_.at(tenant.running).deadline);
   for (const auto& [slot, tenant] : tenants_)
     for (const auto& [adapter, snapshot] : tenant.snapshots)
       next = std::min(next, snapshot.expires);
@@ -379,6 +383,7 @@ Status Tinker::on_deadline() {
   for (const uint64_t number : late)
     fail_sample(number,
                 error(Code::kDeadline, "no samples within {}", to_string(options_.sample_timeout)));
+  expire_jobs();
   expire_sessions();
   expire_saved();
   answers_.expire(now);

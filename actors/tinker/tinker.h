@@ -31,6 +31,7 @@
 #include "actors/tinker/answers.h"
 #include "actors/tinker/request_order.h"
 #include "actors/tinker/requests.h"
+#include "actors/tinker/tenant_limit.h"
 #include "actors/tinker/tinker_state.h"
 #include "graph/contract.h"
 #include "graph/http_calls.h"
@@ -51,6 +52,8 @@ struct TinkerOptions {
   int64_t sessions_max = 64;    // open ones of one tenant
   int64_t samplers_max = 1024;  // of one tenant; beyond it the one that is unused longest ends
   Duration sample_timeout = Duration::seconds(600);  // from a request for samples to its answer
+  Duration train_timeout = Duration::seconds(1800);  // of one request at the trainer
+  Duration live_timeout = Duration::seconds(300);    // until engines have published weights
   Duration session_timeout = Duration::seconds(60);  // a session without a request ends
 };
 
@@ -90,8 +93,10 @@ class Tinker final : public Actor {
   /// Gives a future its answer, and the clients that wait for it too.
   void complete(uint64_t future, std::string_view body, bool is_protobuf = false);
   void fail(uint64_t future, const Error& error);
-  /// kExhausted: as many futures are open as may be.
-  Status check_futures() const;
+  /// kExhausted: the tenant has as many open futures as it may have.
+  Status check_futures(TenantSlot tenant) const;
+  /// Tenants that clients train: they share the limits of this actor.
+  size_t num_clients() const;
   void on_closed(const std::vector<uint64_t>& calls);
   Status on_deadline();
   /// Has the deadlines looked at then, or earlier.
@@ -151,6 +156,8 @@ class Tinker final : public Actor {
   uint64_t add_own_job(tinker::Job job);
   /// The job of the answer; null: it was given up.
   tinker::Job* answered_job(uint64_t request, const ClientFault& fault);
+  /// Fails what the trainer or the engines did not answer in time.
+  void expire_jobs();
   Status on_passed(const PassDone& done);
   Status on_updated(const UpdateDone& done);
 
@@ -162,6 +169,7 @@ class Tinker final : public Actor {
   Result<bool> prepare(tinker::Job& job);
   Result<bool> prepare_snapshot(const tinker::Job& job);
   Status on_weights_done(const WeightsDone& done);
+  void drop_unknown(const WeightsDone& done);
   Status on_policy(const PolicyLive& live);
   void finish_if_live(TenantSlot tenant);
   void finish_published(uint64_t number, tinker::Job& job);
@@ -226,7 +234,7 @@ class Tinker final : public Actor {
   uint64_t next_request_ = 1;   // of clients
   uint64_t next_generate_ = 0;  // of GenerateRequests
   uint64_t num_used_ = 0;       // uses of samplers and snapshots
-  uint64_t queued_bytes_ = 0;   // of the bodies of jobs whose turn has come
+  tinker::TenantLimit queued_bytes_{uint64_t{1} << 28};  // bodies of jobs whose turn has come
   std::optional<Time> armed_;
   std::set<InstanceId> routers_, trainers_;
   bool is_draining_ = false;

@@ -127,7 +127,7 @@ Result<OpenSample> Tinker::sample_of(const Sample& wanted, const Tenant& tenant,
 Result<std::string> Tinker::sample(const Client& client) {
   ASSIGN_OR_RETURN(const Sample wanted, read_sample(client.body));
   ASSIGN_OR_RETURN(Sampler* const sampler, find_sampler(wanted.sampler, client));
-  RETURN_IF_ERROR(check_futures());
+  RETURN_IF_ERROR(check_futures(sampler->tenant));
   TenantState& state = tenants_[sampler->tenant];
   const Tenant& tenant = services().tenant(sampler->tenant);
   if (std::ssize(state.waiting) + wanted.num_samples > options_.max_waiting)
@@ -137,7 +137,7 @@ Result<std::string> Tinker::sample(const Client& client) {
   ASSIGN_OR_RETURN(OpenSample made, sample_of(wanted, tenant, number));
   ASSIGN_OR_RETURN(const Admission admission,
                    order_.offer_unordered({wanted.sampler, wanted.seq, text_sha256(client.body),
-                                           client.body.size(), number}));
+                                           client.body.size(), number, sampler->tenant}));
   if (admission.kind == Admission::Kind::kRepeat) {
     if (answers_.find(admission.request, sampler->tenant).ok())
       return sample_future_answer(admission.request, wanted.num_samples);
@@ -145,7 +145,7 @@ Result<std::string> Tinker::sample(const Client& client) {
     order_.renew(wanted.sampler, wanted.seq, number);
   }
   ++next_request_;
-  RETURN_IF_ERROR(answers_.open(number, sampler->tenant));
+  answers_.open(number, sampler->tenant);
   made.adapter = sampler->adapter;
   made.request.adapter = sampler->adapter;
   made.request.salt = sampler->salt;

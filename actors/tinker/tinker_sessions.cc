@@ -54,6 +54,11 @@ bool Tinker::may_use(const Client& client, TenantSlot tenant) const {
   return client.tenant.empty() || services().tenant(tenant).name == client.tenant;
 }
 
+size_t Tinker::num_clients() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      services().tenants(), [this](TenantSlot slot) { return services().tenant(slot).is_client; }));
+}
+
 Result<TenantSlot> Tinker::tenant_of(const Client& client, const std::string& wanted) const {
   std::vector<std::string> names;
   TenantSlot found, last;
@@ -284,9 +289,9 @@ Result<std::string> Tinker::create_model(const Client& client) {
 Result<std::string> Tinker::unload_model(const Client& client) {
   ASSIGN_OR_RETURN(const std::string name, read_one_name(client.body, "model_id"));
   ASSIGN_OR_RETURN(const Model* const model, find_model(name, client));
-  RETURN_IF_ERROR(check_futures());
+  RETURN_IF_ERROR(check_futures(model->tenant));
   const uint64_t number = next_request_++;
-  RETURN_IF_ERROR(answers_.open(number, model->tenant));
+  answers_.open(number, model->tenant);
   close_model(name);
   complete(number, model_answer(name));
   return Json::object().set("request_id", request_name(number)).set("model_id", name).dump();

@@ -104,6 +104,7 @@ struct Job {
   std::string base_model;    // of a model that it makes
   bool makes_model = false;  // kCreate, and a load into a new model
   Time since;                // of makes_model: when it came
+  Time deadline = kNever;    // of the trainer's answer, then of the version that goes live
   uint64_t num_bytes = 0;    // of its body
   LossBatch batch;           // kPass
   std::vector<TargetShape> shapes;
@@ -129,7 +130,8 @@ struct Job {
         "folder", &J::folder)("with_optimizer", &J::with_optimizer)("overwrites", &J::overwrites)(
         "sampler_seq", &J::sampler_seq)("ttl_seconds", &J::ttl_seconds)("refused", &J::refused)(
         "is_sent", &J::is_sent)("is_reset", &J::is_reset)("waits_for_live", &J::waits_for_live)(
-        "adapter", &J::adapter)("version", &J::version)("since", &J::since);
+        "adapter", &J::adapter)("version", &J::version)("since", &J::since)("deadline",
+                                                                            &J::deadline);
   }
 };
 

@@ -11,8 +11,6 @@ using namespace tinker;  // NOLINT: its names are those of the wire
 
 namespace {
 
-constexpr uint64_t kQueuedBytesMax = uint64_t{1} << 28;  // bodies of jobs whose turn has come
-
 Error error_of(const ClientFault& fault) {
   return Error(static_cast<Code>(fault.code), fault.message);
 }
@@ -116,17 +114,21 @@ Result<std::string> Tinker::load_weights(const Client& client) {
 }
 
 Result<std::string> Tinker::offer(Job job, int64_t seq, const Client& client) {
-  RETURN_IF_ERROR(check_futures());
+  RETURN_IF_ERROR(check_futures(job.tenant));
   job.num_bytes = client.body.size();
-  const bool is_full = queued_bytes_ > 0 && queued_bytes_ + job.num_bytes > kQueuedBytesMax;
-  if (is_full)
-    return error(Code::kExhausted, "requests that wait for the trainer have {} bytes, at most {}",
-                 queued_bytes_, kQueuedBytesMax);
+  // One request of a tenant always fits, however large it is.
+  const uint64_t own_bytes = queued_bytes_.used_by(job.tenant);
+  if (own_bytes > 0 && !queued_bytes_.has_space(job.tenant, job.num_bytes, num_clients()))
+    return error(Code::kExhausted,
+                 "requests that wait for the trainer have {} bytes, {} of them of this tenant; at "
+                 "most {}, and {} tenants share them",
+                 queued_bytes_.used(), own_bytes, queued_bytes_.most(), num_clients());
   const uint64_t number = next_request_;
   const std::string lane = job.model;
-  ASSIGN_OR_RETURN(
-      const Admission admission,
-      order_.offer({lane, seq, text_sha256(client.body), job.num_bytes, number}, services().now()));
+  ASSIGN_OR_RETURN(const Admission admission,
+                   order_.offer({lane, seq, text_sha256(client.body), job.num_bytes, number,
+                                 job.tenant, num_clients()},
+                                services().now()));
   if (admission.kind == Admission::Kind::kRepeat) {
     const auto found = answers_.find(admission.request, job.tenant);
     // Its gradient was added once and cannot be added again.
@@ -136,7 +138,7 @@ Result<std::string> Tinker::offer(Job job, int64_t seq, const Client& client) {
     return future_answer(admission.request);
   }
   ++next_request_;
-  RETURN_IF_ERROR(answers_.open(number, job.tenant));
+  answers_.open(number, job.tenant);
   jobs_.emplace(number, std::move(job));
   wake_at(order_.next_expiry());
   if (admission.kind == Admission::Kind::kRun) {
@@ -148,11 +150,11 @@ Result<std::string> Tinker::offer(Job job, int64_t seq, const Client& client) {
 
 Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t seq,
                                             const Client& client) {
-  RETURN_IF_ERROR(check_futures());
+  RETURN_IF_ERROR(check_futures(job.tenant));
   const uint64_t number = next_request_;
-  ASSIGN_OR_RETURN(
-      const Admission admission,
-      order_.offer_unordered({lane, seq, text_sha256(client.body), client.body.size(), number}));
+  ASSIGN_OR_RETURN(const Admission admission,
+                   order_.offer_unordered({lane, seq, text_sha256(client.body), client.body.size(),
+                                           number, job.tenant}));
   if (admission.kind == Admission::Kind::kRepeat) {
     if (answers_.find(admission.request, job.tenant).ok()) return future_answer(admission.request);
     if (!models_.contains(job.model))
@@ -162,13 +164,13 @@ Result<std::string> Tinker::offer_unordered(Job job, std::string lane, int64_t s
     // The answer was lost on its way to the client: the model is there.
     order_.renew(lane, seq, number);
     ++next_request_;
-    RETURN_IF_ERROR(answers_.open(number, job.tenant));
+    answers_.open(number, job.tenant);
     complete(number, job.kind == JobKind::kLoad ? loaded_answer(job.saved, job.model)
                                                 : model_answer(job.model));
     return future_answer(number);
   }
   ++next_request_;
-  RETURN_IF_ERROR(answers_.open(number, job.tenant));
+  answers_.open(number, job.tenant);
   job.since = services().now();
   jobs_.emplace(number, std::move(job));
   enqueue(number);
@@ -182,7 +184,7 @@ void Tinker::enqueue(uint64_t number) {
     jobs_.erase(number);
     return;
   }
-  queued_bytes_ += job.num_bytes;
+  queued_bytes_.add(job.tenant, job.num_bytes);
   tenants_[job.tenant].queue.push_back(number);
 }
 
@@ -197,13 +199,12 @@ uint64_t Tinker::add_own_job(Job job) {
 void Tinker::end_job(uint64_t number) {
   const auto job = jobs_.extract(number);
   if (job.empty()) return;
-  TenantState& tenant = tenants_[job.mapped().tenant];
-  if (tenant.running == number) {
-    tenant.running = 0;
-    queued_bytes_ -= job.mapped().num_bytes;
-  } else if (std::erase(tenant.queue, number) > 0) {
-    queued_bytes_ -= job.mapped().num_bytes;
-  }
+  const TenantSlot slot = job.mapped().tenant;
+  TenantState& tenant = tenants_[slot];
+  const bool was_running = tenant.running == number;
+  if (was_running) tenant.running = 0;
+  if (was_running || std::erase(tenant.queue, number) > 0)
+    queued_bytes_.subtract(slot, job.mapped().num_bytes);
 }
 
 bool Tinker::has_room(TenantSlot, JobKind kind) const {
@@ -255,6 +256,8 @@ void Tinker::send_jobs() {
 
 void Tinker::send_job(uint64_t number, Job& job) {
   job.is_sent = true;
+  job.deadline = services().now() + options_.train_timeout;
+  wake_at(job.deadline);
   const SendOptions to = send_options(job.tenant);
   for (const InstanceId trainer : weights_.targets(job.tenant)) trainers_.insert(trainer);
   if (job.kind == JobKind::kPass) {
@@ -315,6 +318,31 @@ Job* Tinker::answered_job(uint64_t number, const ClientFault& fault) {
   fail(number, error_of(fault));
   end_job(number);
   return nullptr;
+}
+
+/// A tenant that failed is not trained any more, and weights that no engine can apply never go
+/// live. In a graph without slots the actor is not notified.
+void Tinker::expire_jobs() {
+  std::vector<uint64_t> late;
+  for (const auto& [slot, tenant] : tenants_)
+    if (tenant.running != 0 && jobs_.at(tenant.running).deadline <= services().now())
+      late.push_back(tenant.running);
+  for (const uint64_t number : late) {
+    const Job& job = jobs_.at(number);
+    services().count("requests_late", 1);
+    if (job.waits_for_live)
+      fail(number, error(Code::kDeadline, "version {} is not in every engine within {}",
+                         job.version.value, to_string(options_.live_timeout))
+                       .note("the log of the run says which engine refused it or does not answer"));
+    else
+      fail(number, error(Code::kDeadline, "no answer of the trainer within {}",
+                         to_string(options_.train_timeout)));
+    const TenantSlot tenant = job.tenant;
+    const AdapterId published =
+        job.waits_for_live && job.kind == JobKind::kSnapshot ? job.adapter : AdapterId();
+    end_job(number);
+    if (!published.is_none()) drop_snapshot(tenant, published);
+  }
 }
 
 Status Tinker::on_passed(const PassDone& done) {

@@ -4,6 +4,7 @@
 
 #include "actors/tinker/tinker.h"
 #include "graph/tenancies.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -154,7 +155,10 @@ void Tinker::open_model(uint64_t number, const Job& job) {
 
 Status Tinker::on_weights_done(const WeightsDone& done) {
   Job* const job = answered_job(done.request, done.fault);
-  if (job == nullptr) return ok();
+  if (job == nullptr) {
+    drop_unknown(done);
+    return ok();
+  }
   if (job->kind == JobKind::kLoad && job->makes_model && !job->is_reset) {
     job->is_reset = true;  // the load itself is sent next
     return ok();
@@ -163,6 +167,8 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
     job->waits_for_live = true;
     job->adapter = done.adapter;
     job->version = done.version;
+    job->deadline = services().now() + options_.live_timeout;
+    wake_at(job->deadline);
     finish_if_live(job->tenant);
     return ok();
   }
@@ -180,6 +186,16 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   }
   end_job(done.request);
   return ok();
+}
+
+/// A snapshot whose request was late is used by no sampler.
+void Tinker::drop_unknown(const WeightsDone& done) {
+  const TenantSlot slot = services().delivery().tenant;
+  if (done.fault.is_set() || done.adapter.is_none()) return;
+  if (!WeightsKey{slot, done.adapter}.is_snapshot()) return;
+  const TenantState& tenant = tenants_[slot];
+  const bool is_running = tenant.running != 0 && jobs_.at(tenant.running).adapter == done.adapter;
+  if (!is_running && !tenant.snapshots.contains(done.adapter)) drop_snapshot(slot, done.adapter);
 }
 
 Status Tinker::on_policy(const PolicyLive& live) {

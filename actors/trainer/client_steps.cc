@@ -71,31 +71,11 @@ Status ClientProgress::check(const WeightsRequest& asked) const {
       return ok();
     case WeightsAction::kSave:
       if (open.num_calls > 0) return open_gradients("a save", open.num_calls);
-      if (find_saved(asked.name) != nullptr) {
-        if (!asked.overwrites)
-          return error(Code::kInvalid, "there are saved weights '{}' already", asked.name)
-              .note("save with another name, or ask to overwrite them");
-        if (retired_.size() >= kRetiredFoldersMax)
-          return error(Code::kExhausted,
-                       "{} folders were overwritten or removed since the last checkpoint",
-                       retired_.size())
-              .note("they stay until the next checkpoint: update, or save with another name");
-      } else if (saved_.size() >= kSavedWeightsMax) {
-        return error(Code::kExhausted, "there are {} saved weights, the most that a tenant has",
-                     saved_.size())
-            .note("remove some of them");
-      }
-      return ok();
+      return check_save(asked);
     case WeightsAction::kLoad:
       return find_saved(asked.name) != nullptr ? ok() : Status(no_saved(asked.name, saved_));
     case WeightsAction::kDropSaved:
-      if (find_saved(asked.name) == nullptr) return no_saved(asked.name, saved_);
-      if (retired_.size() >= kRetiredFoldersMax)
-        return error(Code::kExhausted,
-                     "{} folders were overwritten or removed since the last checkpoint",
-                     retired_.size())
-            .note("they stay until the next checkpoint: update first");
-      return ok();
+      return find_saved(asked.name) != nullptr ? ok() : Status(no_saved(asked.name, saved_));
     case WeightsAction::kSnapshot: {
       if (open.num_calls > 0) return open_gradients("a snapshot", open.num_calls);
       if (snapshots.size() >= kSnapshotsMax)
@@ -120,6 +100,26 @@ Status ClientProgress::check(const WeightsRequest& asked) const {
       return error(Code::kNotFound, "no snapshot of the tenant is in use with this key");
   }
   return error(Code::kInvalid, "an unknown request for weights");
+}
+
+Status ClientProgress::check_save(const WeightsRequest& asked) const {
+  const bool replaces = find_saved(asked.name) != nullptr;
+  if (replaces && !asked.overwrites)
+    return error(Code::kInvalid, "there are saved weights '{}' already", asked.name)
+        .note("save with another name, or ask to overwrite them");
+  if (!replaces && saved_.size() >= kSavedWeightsMax)
+    return error(Code::kExhausted, "there are {} saved weights, the most that a tenant has",
+                 saved_.size())
+        .note("remove some of them");
+  const bool is_full =
+      replaces ? retired_.size() >= kRetiredFoldersMax
+               : saved_.size() + retired_.size() >= kSavedWeightsMax + kRetiredFoldersMax;
+  if (is_full)
+    return error(Code::kExhausted,
+                 "{} folders were overwritten or removed since the last checkpoint",
+                 retired_.size())
+        .note("they stay until the next checkpoint: update first");
+  return ok();
 }
 
 const SavedByClient* ClientProgress::find_saved(std::string_view name) const {
@@ -198,7 +198,7 @@ Json ClientProgress::json() const {
       .set("retired", std::move(retired));
 }
 
-Status ClientProgress::read(const Json& json) {
+Status ClientProgress::read(const Json& json, uint32_t start) {
   const auto read_list = [&json](const char* key, std::vector<SavedByClient>& all) -> Status {
     ASSIGN_OR_RETURN(const Json::Array* list, list_in(json, key));
     for (const Json& each : *list) {
@@ -211,6 +211,7 @@ Status ClientProgress::read(const Json& json) {
     return ok();
   };
   ASSIGN_OR_RETURN(published.value, json.get_int("published"));
+  published.value = std::max(published.value, int64_t{start} * kVersionsOfAStart);
   RETURN_IF_ERROR(read_list("saved", saved_));
   RETURN_IF_ERROR(read_list("generations", num_generations_));
   ASSIGN_OR_RETURN(const int64_t made, json.get_int("num_snapshots"));

@@ -28,8 +28,12 @@ namespace primerl {
 /// Most saved weights of a client, and most of its snapshots that are in use.
 inline constexpr size_t kSavedWeightsMax = 64;
 inline constexpr size_t kSnapshotsMax = 16;
-/// Most replaced or removed folders that wait for a checkpoint.
+/// Replaced or removed folders wait for a checkpoint. With so many of them nothing is replaced, and
+/// together with saved weights there are at most kSavedWeightsMax more. So a removal is always
+/// possible: its folder counts already.
 inline constexpr size_t kRetiredFoldersMax = 64;
+/// Versions of a start from a checkpoint begin at its number times this.
+inline constexpr int64_t kVersionsOfAStart = 1'000'000'000;
 /// The folder of the state that every tenant begins with. No client can name it.
 inline constexpr std::string_view kFirstFolder = "first";
 
@@ -130,9 +134,11 @@ class ClientProgress {
   std::vector<std::string> end_checkpoint();
 
   /// The part of a checkpoint's manifest, and back; kCorrupt if it is none. No snapshot is in use
-  /// after a start from a checkpoint alone: their weights were in the channel.
+  /// after a start from a checkpoint alone: their weights were in the channel. `start`: the number
+  /// of the start. What earlier ones published after the checkpoint is unknown, so versions
+  /// continue beyond all that they could have.
   Json json() const;
-  Status read(const Json& json);
+  Status read(const Json& json, uint32_t start);
 
   template <class F>
   static void fields(F& f) {
@@ -158,6 +164,8 @@ class ClientProgress {
   uint32_t num_snapshots = 0;  // ever made
 
  private:
+  Status check_save(const WeightsRequest& asked) const;
+
   std::vector<SavedByClient> saved_;
   std::vector<SavedByClient> num_generations_;  // of names that had more than one folder
   std::vector<std::string> retired_;            // folders that only a resumed run may need

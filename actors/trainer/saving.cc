@@ -34,7 +34,7 @@ Status Trainer::resume(const ResumePoint& point) {
   const Json* client = point.manifest.find("client");
   if (client == nullptr)
     return error(Code::kCorrupt, "manifest of '{}' has no 'client'", point.folder.string());
-  return client_.read(*client);
+  return client_.read(*client, services().incarnation());
 }
 
 Status Trainer::checkpoint() {

@@ -238,7 +238,6 @@ Result<bool> Trainer::work() {
       give_up(published.error());
       return true;
     }
-    client_.published = std::max(client_.published, version_);
     last_end_ = services().now();
     return true;
   }
@@ -370,10 +369,14 @@ void Trainer::end_step(const Result<TrainReport>& report) {
 }
 
 Status Trainer::publish(bool is_last) {
-  ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(tenant_, version_));
+  // Versions of a client number publications. A start from a checkpoint has published nothing yet.
+  const bool is_new = tenant().is_client && num_resumes_ > 0;
+  const PolicyVersion version = is_new ? client_.published.next() : version_;
+  ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(tenant_, version));
   RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, {tenant_, AdapterId(tenant().tenancy)})));
   is_published_ = true;
-  weights_out_.send({.version = version_, .is_last = is_last}, for_tenant(tenant_));
+  client_.published = std::max(client_.published, version);
+  weights_out_.send({.version = version, .is_last = is_last}, for_tenant(tenant_));
   return ok();
 }
 

@@ -106,6 +106,7 @@ class ConnectionEnd final : public StreamChannel {
   std::map<WeightsKey, std::deque<Snapshot>> versions_;
   std::vector<Snapshot> retired_;       // freed by the next fetch
   std::deque<WeightsKey> dropped_;      // the newest last, at most kDroppedMax
+  bool had_publisher_ = false;          // some peer has offered a version
   std::map<WeightsKey, Fault> faults_;  // why the newest offer of a key was refused
 };
 
@@ -269,7 +270,11 @@ void ConnectionEnd::handle(uint32_t number, uint32_t incarnation, const PeerFram
 
 void ConnectionEnd::note_offer(uint32_t number, Peer& peer) {
   peer.num_corrupt = 0;
-  if (std::exchange(peer.is_publisher, true) || !publishes_) return;
+  if (std::exchange(peer.is_publisher, true)) return;
+  // Versions of the earlier publisher do not arrive any more. A client's snapshots may have the
+  // same numbers again, because the new one may have started from an older checkpoint.
+  if (std::exchange(had_publisher_, true)) dropped_.clear();
+  if (!publishes_) return;
   say(fmt::format("weight channel '{}': {} publishes too; its versions are ignored",
                   setup_.resource, name_of(number)));
 }

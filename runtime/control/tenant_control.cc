@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/control/upload_folders.h"
+#include "runtime/store/removed_tenants.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -308,18 +310,21 @@ Status TenantControl::on_finished(const TenantFinished& finished, Time now) {
 void TenantControl::remove_files(const HostedTenant& tenant) {
   if (tenant.files == RemovedFiles::kKeep) return;
   const std::string name = tenancy_name(named(tenant));
+  const RemovedTenant removed{name, tenant.files == RemovedFiles::kPurge};
   const size_t layout = plan_.layout_tenants();
-  std::vector<fs::path> gone = {setup_.run_folder / rollouts_file_name(name, layout),
-                                setup_.run_folder / evaluations_file_name(name, layout)};
-  if (tenant.files == RemovedFiles::kPurge) {
-    gone.push_back(checkpoints_folder(setup_.run_folder, name, layout));
-    gone.push_back(clients_folder(setup_.run_folder, name));
+  std::vector<fs::path> gone = folders_of(setup_.run_folder, removed, layout);
+  for (const std::string& file : line_files_of(removed, layout))
+    gone.push_back(setup_.run_folder / file);
+  if (removed.with_checkpoints)
     if (const fs::path data = data_folder_of_table(setup_.run_folder, tenant.table); !data.empty())
       gone.push_back(data);
+  Status done = add_removed(*setup_.files, setup_.run_folder, removed);
+  for (const fs::path& path : gone) {
+    const Status one = setup_.files->remove_all(path);
+    if (done.ok()) done = one;
   }
-  for (const fs::path& path : gone)
-    if (const Status removed = setup_.files->remove_all(path); !removed.ok())
-      setup_.warn(fmt::format("tenant '{}' has left a file: {}", name, removed.error().text()));
+  if (!done.ok())
+    setup_.warn(fmt::format("tenant '{}' has left a file: {}", name, done.error().text()));
 }
 
 Json TenantControl::picture(const HostedTenant& tenant, bool with_table) const {

@@ -210,7 +210,7 @@ struct GroupSetup {
   /// a resource that one group owns. They must stay valid while the group exists.
   std::vector<Resource*> shared_resources;
   /// Makes the tenant of a kJoin. Called on the group's thread. Empty: it is read from the table of
-  /// the change, with the plan's catalog (tenant_of_table()).
+  /// the change, with the plan's catalog (tenant_of_join()).
   TenantMaker make_tenant{};
   /// Called for each resource of the group at kJoin, before the actors of the slot are made, and at
   /// kLeave, after they are destroyed. Empty: resources keep nothing by tenant.

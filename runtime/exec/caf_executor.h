@@ -53,6 +53,8 @@ struct CafExecutorSetup {
   std::function<void(TenantSlot, uint32_t tenancy, const std::string&)> on_set_aside;
   TenantMaker make_tenant{};           // see GroupSetup
   TenantResources tenant_resources{};  // see GroupSetup
+  /// TenantChange::begins_at of a tenant that joins; null: 0. Any thread.
+  std::function<int64_t(const TenantChange&)> begins_from{};
   ExecutorEvents events{};
   /// In a process that starts again while tenants have joined or left: the changes that made the
   /// slots as they are. They are made before the first input, and not reported. Not with a

@@ -17,11 +17,14 @@ Status CafExecutor::Core::change_tenant(const TenantChange& change) {
     if (setup_.events.tenant_changed) setup_.events.tenant_changed(change, ok());
     return ok();
   }
+  TenantChange made = change;
+  if (made.kind == TenantChange::Kind::kJoin && setup_.begins_from)
+    made.begins_at = setup_.begins_from(change);
   {
     // The cells get all changes in the same order.
     const std::lock_guard lock(mutex_);
-    RETURN_IF_ERROR(changes_.add(change, concerned));
-    for (const GroupId id : concerned) cells_[id.index()]->change_tenant(change);
+    RETURN_IF_ERROR(changes_.add(made, concerned));
+    for (const GroupId id : concerned) cells_[id.index()]->change_tenant(made);
   }
   return ok();
 }

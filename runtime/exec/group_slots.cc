@@ -14,8 +14,7 @@ Result<std::shared_ptr<const Tenant>> GroupCommon::make_tenant(const TenantChang
     GroupSteps::enter(before);
     return made;
   }
-  return tenant_of_table(*setup.plan, change.table, change.slot, change.tenancy,
-                         *setup.plan->catalog);
+  return tenant_of_join(*setup.plan, change, *setup.plan->catalog);
 }
 
 Status GroupActors::occupy(TenantSlot tenant, Time now) {

@@ -200,12 +200,13 @@ struct SavedSlot {
   std::string table;         // of its TenantChange
   bool has_started = false;  // kStart was made
   bool is_paused = false;
+  int64_t begins_at = 0;  // of its TenantChange
 
   template <class F>
   static void fields(F& f) {
     using S = SavedSlot;
     f("slot", &S::slot)("tenancy", &S::tenancy)("name", &S::name)("table", &S::table)(
-        "has_started", &S::has_started)("is_paused", &S::is_paused);
+        "has_started", &S::has_started)("is_paused", &S::is_paused)("begins_at", &S::begins_at);
   }
   friend bool operator==(const SavedSlot&, const SavedSlot&) = default;
 };

@@ -53,7 +53,8 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
     case TenantChange::Kind::kJoin:
       CHECK(tenant != nullptr && tenant->slot == slot, "a tenant joined another slot");
       tenants_[slot.index()] = std::move(tenant);
-      joined_[slot] = {slot, change.tenancy, change.name, change.table, false, false};
+      joined_[slot] = {slot,  change.tenancy, change.name,     change.table,
+                       false, false,          change.begins_at};
       left_.erase(slot);
       values_.erase(slot);
       return;

@@ -1,10 +1,12 @@
 #include "runtime/monitor/status_line.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
@@ -17,6 +19,13 @@ namespace {
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+/// Whether a write of PIPE_BUF bytes does not block. A closed reader has space: the write fails.
+bool has_space(int fd, Duration at_most) {
+  pollfd one{fd, POLLOUT, 0};
+  const int ready = ::poll(&one, 1, static_cast<int>(at_most.to_milliseconds()));
+  return ready != 0;  // after an error or a signal the write says more
 }
 
 bool locale_is_utf8() {
@@ -109,12 +118,30 @@ void StatusLine::clear() {
 }
 
 void StatusLine::write(std::string_view text) {
+  if (num_dropped_ > 0) {
+    // The first part of the last text may have been written.
+    const std::string missing =
+        fmt::format("\n{} lines are missing here: they were not read in time\n", num_dropped_);
+    if (!has_space(fd_, Duration()) || !write_whole(missing)) {
+      ++num_dropped_;
+      return;
+    }
+    num_dropped_ = 0;
+  }
+  if (!write_whole(text)) ++num_dropped_;
+}
+
+bool StatusLine::write_whole(std::string_view text) {
   while (!text.empty()) {
-    const ssize_t written = ::write(fd_, text.data(), text.size());
+    if (!has_space(fd_, kReadMax)) return false;
+    const size_t size = std::min<size_t>(text.size(), PIPE_BUF);
+    const ssize_t written = ::write(fd_, text.data(), size);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the terminal is closed; the run continues
+    if (written < 0 && errno == EAGAIN) return false;
+    if (written <= 0) return true;  // the terminal is closed; the run continues
     text.remove_prefix(static_cast<size_t>(written));
   }
+  return true;
 }
 
 }  // namespace primerl

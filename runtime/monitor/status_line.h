@@ -3,6 +3,9 @@
 ///
 /// Owned by the control plane, one thread. Reads no clock: the caller passes the time. All other
 /// terminal output of a run must go through say(), so that it never mixes with the rewritten line.
+///
+/// It does not block the run: if the reader of a pipe or a terminal does not read, it gets kReadMax
+/// once. From then on texts are dropped and counted, until there is space again.
 #pragma once
 
 #include <optional>
@@ -51,6 +54,7 @@ class StatusLine {
  public:
   static constexpr Duration kRewriteEvery = Duration::milliseconds(200);
   static constexpr Duration kPlainEvery = Duration::seconds(10);
+  static constexpr Duration kReadMax = Duration::milliseconds(100);
 
   StatusLine(int fd, Terminal terminal) : fd_(fd), terminal_(terminal) {}
   StatusLine(const StatusLine&) = delete;
@@ -64,14 +68,20 @@ class StatusLine {
   /// Removes the rewritten line.
   void clear();
 
+  /// Texts that were not written since the last one that was.
+  int64_t num_dropped() const { return num_dropped_; }
+
  private:
   void write(std::string_view text);
+  /// False: a part is missing, because the reader does not read.
+  bool write_whole(std::string_view text);
 
   const int fd_;
   const Terminal terminal_;
   std::optional<Time> shown_at_;
   std::string shown_phase_;
   std::string shown_;  // the rewritten line that is visible now
+  int64_t num_dropped_ = 0;
 };
 
 }  // namespace primerl

@@ -300,6 +300,16 @@ const ResumePoint* ReplayHostServices::resume_point(TenantSlot tenant) const {
   return &points_[tenant.index()];
 }
 
+const ResumePoint* ReplayHostServices::joined_point(const Tenant& tenant) const {
+  if (tenant.begins_at == 0 || run_folder_.empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto [point, is_new] = joined_points_.try_emplace({tenant.slot, tenant.tenancy});
+  const auto folder = checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_);
+  if (is_new)
+    if (auto found = find_checkpoint(folder, tenant.begins_at)) point->second = std::move(*found);
+  return point->second.folder.empty() ? nullptr : &point->second;
+}
+
 Status ReplayHostServices::append_line(std::string_view file, std::string_view line) {
   if (out_.empty()) return ok();
   const std::lock_guard lock(mutex_);
@@ -438,6 +448,8 @@ Result<ReplaySession> open_replay(ReplayRecord record, const ReplayRequest& requ
       session.reasons.push_back(fmt::format(
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
   session.process_services = std::make_unique<ReplayHostServices>(request.out, tenant_names(plan));
+  session.process_services->find_joined_in(session.trace->folder().parent_path(),
+                                           plan.layout_tenants());
   // Actors that continue from a saved state need no checkpoint: the state includes it.
   if (session.cuts.empty()) {
     ASSIGN_OR_RETURN(auto points, read_points(*session.trace));

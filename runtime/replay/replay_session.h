@@ -42,6 +42,7 @@ class ReplayHostServices final : public ProcessServices, public RunFiles, public
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
   void log(LogLevel level, std::string_view instance, std::string_view text) override;
   const ResumePoint* resume_point(TenantSlot) const override;
+  const ResumePoint* joined_point(const Tenant& tenant) const override;
   void on_step(const StepRecord& record) override;
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
@@ -58,6 +59,11 @@ class ReplayHostServices final : public ProcessServices, public RunFiles, public
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
+  /// Where the checkpoints of tenants are that joined in the record and continued at one.
+  void find_joined_in(std::filesystem::path run_folder, size_t layout_tenants) {
+    run_folder_ = std::move(run_folder);
+    layout_tenants_ = layout_tenants;
+  }
   std::vector<ReplayedMetrics> take_metrics();
   /// The first write that failed, if `out` is not complete.
   Status fault();
@@ -67,7 +73,10 @@ class ReplayHostServices final : public ProcessServices, public RunFiles, public
   const std::vector<std::string> tenants_;
   std::filesystem::path scratch_;
   std::vector<ResumePoint> points_;
+  std::filesystem::path run_folder_;  // empty: not known
+  size_t layout_tenants_ = 1;
   mutable std::mutex mutex_;
+  mutable std::map<std::pair<TenantSlot, uint32_t>, ResumePoint> joined_points_;
   std::vector<ReplayedMetrics> metrics_;
   /// Tenants that joined, "alice~2", by the group that made the step and the slot.
   std::map<std::pair<GroupId, TenantSlot>, std::string> joined_;

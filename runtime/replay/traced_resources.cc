@@ -216,7 +216,16 @@ std::shared_ptr<Resource> outside_to_follow(const ResourceFactory& make, const P
 
 namespace {
 
+/// The step at which the tenant began in the record, or in the start that the saved state is of.
+int64_t begin_of(const TenantUse& use, const GroupState* saved) {
+  if (saved != nullptr)
+    for (const SavedSlot& each : saved->slots)
+      if (each.slot == use.slot && each.tenancy == use.tenancy) return each.begins_at;
+  return use.begins_at;
+}
+
 /// Where tenants continue that joined the run: at their newest checkpoint that the record reaches.
+/// Steps of the record count from their join.
 void add_joined_points(const Plan& plan, const Recovery& recovery, GroupId owner,
                        const std::vector<int64_t>& taken, std::vector<RecoveryPoint>& points) {
   const Trace& trace = recovery.trace();
@@ -230,12 +239,13 @@ void add_joined_points(const Plan& plan, const Recovery& recovery, GroupId owner
     if (use == nullptr || use->is_in_file) continue;
     const auto folder =
         checkpoints_folder(trace.folder().parent_path(), use->label(), plan.layout_tenants());
-    const auto found = find_checkpoints(folder, CheckpointDepth::kSizes, taken[slot]);
+    const int64_t begin = begin_of(*use, recovery.cuts().state_of(owner));
+    const auto found = find_checkpoints(folder, CheckpointDepth::kSizes, begin + taken[slot]);
     points[slot].checkpoint.clear();
     points[slot].num_steps = 0;
     if (!found.newest) continue;
     points[slot].checkpoint = found.newest->folder;
-    points[slot].num_steps = found.newest->step;
+    points[slot].num_steps = found.newest->step - begin;
   }
 }
 

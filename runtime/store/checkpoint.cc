@@ -240,6 +240,12 @@ FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth,
   return found;
 }
 
+std::optional<ResumePoint> find_checkpoint(const fs::path& folder, int64_t step) {
+  auto found = find_checkpoints(folder, CheckpointDepth::kContents, step);
+  if (!found.newest || found.newest->step != step) return std::nullopt;
+  return std::move(found.newest);
+}
+
 Status take_over_checkpoint(const fs::path& from, const fs::path& to) {
   const fs::path filling = to.parent_path() / fmt::format(".{}.tmp", to.filename().string());
   std::error_code failed;

@@ -89,6 +89,9 @@ struct FoundCheckpoints {
 FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth,
                                   int64_t at_most = INT64_MAX);
 
+/// The checkpoint of this step, of which every byte was checked; none: it is not there or damaged.
+std::optional<ResumePoint> find_checkpoint(const std::filesystem::path& folder, int64_t step);
+
 /// Steps of all `step_N` folders in a folder, ascending, complete or not.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
 /// Those of them whose files exist with the right sizes, ascending.

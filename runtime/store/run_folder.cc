@@ -190,8 +190,10 @@ Result<fs::path> RunFolder::set_trace_aside() {
 }
 
 Status RunFolder::remember() {
-  ASSIGN_OR_RETURN(std::string graph, read_text_file(graph_file()));
-  before_ = Before{std::move(graph), facts_};
+  auto graph = read_text_file(graph_file());
+  // A person may have removed it, and the new start writes its own.
+  if (!graph.ok() && graph.error().code() != Code::kNotFound) return graph.error();
+  before_ = Before{graph.ok() ? std::optional(*std::move(graph)) : std::nullopt, facts_};
   return ok();
 }
 
@@ -204,7 +206,10 @@ Status RunFolder::roll_back() {
   // A record that is larger than its limit may have been removed meanwhile.
   if (fs::exists(before.trace, fault))
     RETURN_IF_ERROR(system_files().rename(before.trace, trace_folder()));
-  RETURN_IF_ERROR(write_graph(before.graph));
+  if (before.graph)
+    RETURN_IF_ERROR(write_graph(*before.graph));
+  else
+    RETURN_IF_ERROR(system_files().remove_all(graph_file()));
   facts_ = before.facts;
   return note(Json::object());
 }

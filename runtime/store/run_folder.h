@@ -80,7 +80,7 @@ class RunFolder {
   static Result<std::unique_ptr<RunFolder>> take(const std::filesystem::path& folder);
   /// Before the newest start.
   struct Before {
-    std::string graph;  // graph.resolved.toml
+    std::optional<std::string> graph;  // graph.resolved.toml; none: the folder had none
     Json facts;
     std::filesystem::path trace{};  // where trace/ is now; empty: there was none
   };

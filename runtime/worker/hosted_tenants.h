@@ -7,10 +7,16 @@
 
 namespace primerl {
 
+/// Called with each tenant that a learner here is about to train, and with each that all groups
+/// here have left, on the threads of the groups.
+struct TenantEvents {
+  std::function<void(TenantSlot slot, uint32_t tenancy)> joined;
+  std::function<void(TenantSlot slot, uint32_t tenancy)> left;
+};
+
 /// Adds this to `setup`. A graph without slots is left as it is. `services` must stay valid while
-/// the executor exists. `joined` hears of each tenant that a learner here is about to train. Both
-/// are called from every group's thread.
+/// the executor exists.
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  std::function<void(TenantSlot slot, uint32_t tenancy)> joined);
+                  TenantEvents events);
 
 }  // namespace primerl

@@ -44,6 +44,7 @@ std::optional<CutFile> WaitingCuts::add(CutFile made, const std::set<TenantSlot>
     if (const auto known = joined_.find(each.slot);
         known == joined_.end() || known->second < each.tenancy)
       tenant_joined(each.slot, each.tenancy);
+  if (has_left_tenant(made.head)) return std::nullopt;
   std::map<TenantSlot, int64_t> least_steps;
   for (const auto& [slot, step] : checkpoints_needed(made.head))
     least_steps[TenantSlot(slot)] = step;
@@ -95,9 +96,34 @@ void WaitingCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
   const auto [known, is_first] = joined_.try_emplace(slot, tenancy);
   if (!is_first && known->second >= tenancy) return;
   known->second = tenancy;
+  forget(slot);
+}
+
+void WaitingCuts::tenant_left(TenantSlot slot, uint32_t tenancy) {
+  const auto [left, is_first] = left_.try_emplace(slot, tenancy);
+  if (!is_first && left->second >= tenancy) return;
+  left->second = tenancy;
+  // A later tenant may have joined already: the report of the departure is late.
+  if (const auto known = joined_.find(slot); known == joined_.end() || known->second <= tenancy)
+    forget(slot);
+}
+
+void WaitingCuts::forget(TenantSlot slot) {
   drop_late(slot);
-  for (Waiting& each : cuts_) each.least_steps.erase(slot);  // the earlier tenant has passed them
+  for (Waiting& each : cuts_) each.least_steps.erase(slot);  // the tenant has passed them
   checkpoints_[slot.index()] = 0;
+}
+
+/// Whether a resumed run would need a checkpoint of a tenant that has left.
+bool WaitingCuts::has_left_tenant(const CutHead& head) const {
+  return std::ranges::any_of(head.learner_steps, [&](const auto& each) {
+    const TenantSlot slot(each.first);
+    const auto left = left_.find(slot);
+    if (left == left_.end()) return false;
+    const auto joined = std::ranges::find(head.slots, slot, &CutSlot::slot);
+    // Tenants of the plan are the first of their slots.
+    return (joined == head.slots.end() ? 0 : joined->tenancy) <= left->second;
+  });
 }
 
 std::optional<CutFile> WaitingCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {

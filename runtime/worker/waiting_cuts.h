@@ -58,6 +58,9 @@ class WaitingCuts {
   /// Another tenant has the slot now. Its checkpoints count from the beginning; cuts that wait for
   /// one of the earlier tenant are dropped, because there will be none.
   void tenant_joined(TenantSlot slot, uint32_t tenancy);
+  /// The tenant has left the slot, perhaps without a last checkpoint. Cuts that wait for one are
+  /// dropped, also those with this tenant that are complete only later.
+  void tenant_left(TenantSlot slot, uint32_t tenancy);
   /// The tenant's trainer writes a checkpoint of `step` now.
   void checkpoint_begun(TenantSlot tenant, int64_t step);
   /// The tenants to ask now. Call it regularly; `now` never decreases.
@@ -81,6 +84,9 @@ class WaitingCuts {
   };
 
   void drop_late(TenantSlot tenant);
+  /// The tenant in the slot makes no checkpoint any more, and no cut waits for it.
+  void forget(TenantSlot slot);
+  bool has_left_tenant(const CutHead& head) const;
   void drop_discarded(const CutHead& newer);
   bool may_be_written(const Waiting& cut) const;
   std::optional<CutFile> extract_newest();
@@ -91,6 +97,7 @@ class WaitingCuts {
   const Duration cut_every_;
   std::vector<int64_t> checkpoints_;       // newest step, by tenant slot
   std::map<TenantSlot, uint32_t> joined_;  // number of the newest tenant that joined the slot
+  std::map<TenantSlot, uint32_t> left_;    // number of the newest tenant that left the slot
   std::vector<Waiting> cuts_;              // oldest first
   std::map<TenantSlot, int64_t> open_;     // steps of checkpoints that are being written
   std::map<TenantSlot, Asked> requests_;   // without a checkpoint yet

@@ -169,6 +169,11 @@ void WorkerCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
   waiting_.tenant_joined(slot, tenancy);
 }
 
+void WorkerCuts::tenant_left(TenantSlot slot, uint32_t tenancy) {
+  const std::lock_guard lock(mutex_);
+  waiting_.tenant_left(slot, tenancy);
+}
+
 void WorkerCuts::begin() {
   const uint64_t segment = setup_.segment();
   auto line_files = setup_.line_files(GroupId());
@@ -217,7 +222,7 @@ void WorkerCuts::made(ProcessCut&& cut) {
     for (const auto& [tenant, steps] : *reached) {
       const bool is_open = open.ok() && std::ranges::count(*open, tenant) > 0;
       if ((steps == 0 && !is_open) || ended.contains(tenant)) continue;
-      head.learner_steps.emplace_back(tenant.value, steps_before(tenant, head) + steps);
+      head.learner_steps.emplace_back(tenant.value, steps_before(tenant, state, head) + steps);
       if (is_open) head.open_tenants.push_back(tenant.value);
     }
   }
@@ -229,8 +234,11 @@ void WorkerCuts::made(ProcessCut&& cut) {
   hand_over(waiting_.add(std::move(made), ended));
 }
 
-/// Steps of the tenant before this start; none of a tenant that joined in it.
-int64_t WorkerCuts::steps_before(TenantSlot tenant, const CutHead& head) const {
+/// Steps of the tenant before this start, or before its join.
+int64_t WorkerCuts::steps_before(TenantSlot tenant, const GroupState& learner,
+                                 const CutHead& head) const {
+  for (const SavedSlot& each : learner.slots)
+    if (each.slot == tenant) return each.begins_at;
   const auto has_joined = [tenant](const CutSlot& each) { return each.slot == tenant; };
   if (tenant.index() >= setup_.begun_steps.size() || std::ranges::any_of(head.slots, has_joined))
     return 0;

@@ -76,6 +76,8 @@ class WorkerCuts final : public CutSink {
   void gradients_discarded(TenantSlot tenant);
   /// A tenant joined the slot, before it trains. Any thread.
   void tenant_joined(TenantSlot slot, uint32_t tenancy);
+  /// All groups here have destroyed the tenant's actors. Any thread.
+  void tenant_left(TenantSlot slot, uint32_t tenancy);
 
   // CutSink
   void add_part(uint64_t number, GroupState&& state) override;
@@ -86,7 +88,7 @@ class WorkerCuts final : public CutSink {
   bool may_begin_beside_others();
   bool may_begin_at_intervals(Time now);
   void made(ProcessCut&& cut);
-  int64_t steps_before(TenantSlot tenant, const CutHead& head) const;
+  int64_t steps_before(TenantSlot tenant, const GroupState& learner, const CutHead& head) const;
   void hand_over(std::optional<CutFile> cut);
   void write();
   void retire();

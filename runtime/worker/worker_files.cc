@@ -80,6 +80,8 @@ bool WorkerFiles::begin_tenant(const Tenant& tenant) {
   joined_[{here, tenant.slot}] = tenancy_name(tenant);
   if (!group.has_learner) return false;
   auto store = make_store(tenant);
+  // The record of this start cannot be followed without it.
+  if (tenant.begins_at > 0) store->checkpoints.keep(tenant.begins_at);
   if (is_following_) {
     // Files of an earlier start are not written again.
     auto found =
@@ -101,6 +103,7 @@ std::string WorkerFiles::label(TenantSlot slot) {
 
 void WorkerFiles::end_tenant(const Tenant& tenant) {
   const std::string name = tenancy_name(tenant);
+  remove_again(&name);
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& file :
        {rollouts_file_name(name, layout_tenants_), evaluations_file_name(name, layout_tenants_)}) {
@@ -130,6 +133,12 @@ std::string WorkerFiles::name_of(std::string_view file) {
 
 void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
                          std::vector<ResumePoint> newest) {
+  removed_ = removed_tenants(run_folder_);
+  for (const RemovedTenant& each : removed_)
+    for (std::string& file : line_files_of(each, layout_tenants_))
+      removed_lines_.insert(std::move(file));
+  std::erase_if(bytes_before,
+                [this](const auto& each) { return removed_lines_.contains(each.first); });
   bytes_before_ = std::move(bytes_before);
   for (const auto& [file, bytes] : bytes_before_) writers_.try_emplace(file, GroupId());
   for (size_t slot = 0; slot < newest.size() && checkpoints_[slot] != nullptr; ++slot) {
@@ -147,6 +156,7 @@ Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
     const std::lock_guard<std::mutex> lock(store->mutex);
     store->checkpoints.remove_after(store->last_step);
   }
+  remove_again(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   is_following_ = false;
   for (const auto& [file, bytes] : bytes_before_)
@@ -156,6 +166,16 @@ Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
   for (auto& [file, lines] : followed_) RETURN_IF_ERROR(lines->cut());
   followed_.clear();
   return ok();
+}
+
+/// Only the process of the learner writes them. What cannot be removed only uses space.
+void WorkerFiles::remove_again(const std::string* name) {
+  if (!std::ranges::any_of(groups_, &Group::has_learner)) return;
+  for (const RemovedTenant& each : removed_) {
+    if (name != nullptr && *name != each.name) continue;
+    for (const auto& folder : folders_of(run_folder_, each, layout_tenants_))
+      (void)system_files().remove_all(folder);
+  }
 }
 
 /// Call with mutex_ held.
@@ -190,6 +210,7 @@ bool WorkerFiles::shares_files() {
 }
 
 Status WorkerFiles::append(const std::string& file, std::string_view line) {
+  if (removed_lines_.contains(file)) return ok();
   const std::lock_guard<std::mutex> lock(mutex_);
   auto writer = writers_.find(file);
   if (writer == writers_.end()) writer = writers_.emplace(file, GroupId()).first;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "runtime/store/client_folders.h"
 #include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
+#include "runtime/store/removed_tenants.h"
 #include "runtime/store/step_lines.h"
 
 namespace primerl {
@@ -44,7 +46,8 @@ class WorkerFiles final : public RunFiles {
   /// For a run that is resumed from a record. Until resume(), existing lines are compared instead
   /// of written, and checkpoints up to `newest` (by tenant slot; step 0: none) are not written
   /// again. Call it before the actor groups start. `bytes_before`: size of each file when the
-  /// recorded start began.
+  /// recorded start began. Tenants whose files were removed since write no lines, and what their
+  /// trainers write is removed again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
   /// The record has ended: later lines are removed. Call it once, from any thread. `trained`:
@@ -97,6 +100,8 @@ class WorkerFiles final : public RunFiles {
   std::string name_of(std::string_view file);
   Status append(const std::string& file, std::string_view line);
   Result<bool> was_there(std::string_view file, std::string_view line);
+  /// Removes what the trainers of removed tenants wrote; `name`: of one of them.
+  void remove_again(const std::string* name);
   std::shared_ptr<Store> make_store(const Tenant& tenant) const;
   std::shared_ptr<Store> store_of(TenantSlot tenant);
   Status fault();
@@ -116,6 +121,9 @@ class WorkerFiles final : public RunFiles {
   const std::vector<std::string> planned_;  // names in files of the plan's tenants, by slot
   std::vector<Group> groups_;               // by actor group; constant
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
+  // Constant after follow().
+  std::vector<RemovedTenant> removed_;
+  std::set<std::string, std::less<>> removed_lines_;  // their line files
   StepWriter steps_;
 
   std::mutex mutex_;  // guards the members below

@@ -84,22 +84,32 @@ class WorkerServices final : public ProcessServices {
     const std::lock_guard<std::mutex> lock(mutex_);
     joined_.erase({tenant.slot, tenant.tenancy});
   }
-  /// When the run is resumed without its record, a tenant resumes from its newest checkpoint.
+  /// The step of the newest checkpoint of a tenant that joins; 0: it has none. When the run is
+  /// resumed without its record, the tenant continues there. Any thread.
+  int64_t newest_step(const TenantChange& change) const {
+    Tenant tenant;
+    tenant.name = change.name;
+    tenant.tenancy = change.tenancy;
+    const auto found = find_checkpoints(checkpoints_of(tenant), CheckpointDepth::kContents);
+    return found.newest ? found.newest->step : 0;
+  }
+  /// Where its join says that it continues. A start that follows the record of that join needs the
+  /// same checkpoint.
   const ResumePoint* joined_point(const Tenant& tenant) const override {
-    // The record has what a tenant did that joined in it.
-    if (is_following_) return nullptr;
+    if (tenant.begins_at == 0) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [point, is_new] = joined_.try_emplace({tenant.slot, tenant.tenancy});
-    if (is_new) {
-      auto found =
-          find_checkpoints(checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_),
-                           CheckpointDepth::kContents);
-      if (found.newest) point->second = std::move(*found.newest);
-    }
+    if (is_new)
+      if (auto found = find_checkpoint(checkpoints_of(tenant), tenant.begins_at))
+        point->second = std::move(*found);
     return point->second.folder.empty() ? nullptr : &point->second;
   }
 
  private:
+  std::filesystem::path checkpoints_of(const Tenant& tenant) const {
+    return checkpoints_folder(run_folder_, tenancy_name(tenant), layout_tenants_);
+  }
+
   Log& log_;
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;

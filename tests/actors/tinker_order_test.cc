@@ -4,6 +4,7 @@
 
 #include "actors/tinker/answer_store.h"
 #include "actors/tinker/request_order.h"
+#include "actors/tinker/tenant_limit.h"
 #include "runtime/wire/msgpack_codec.h"
 
 namespace primerl::tinker {
@@ -46,7 +47,7 @@ TEST(TinkerOrder, ARestoredOneContinuesLikeTheOriginal) {
   EXPECT_EQ(kind_of(before.offer(offered_request(3, "a", 5), at_seconds(7))), kWaits);
   RequestOrder order;
   resume_into(before, order);
-  EXPECT_EQ(order.waiting_bytes(), 5u);
+  EXPECT_EQ(order.waiting_bytes(), 5u) << "of the lane's tenant";
   EXPECT_EQ(order.next_expiry(), at_seconds(67));
   EXPECT_EQ(kind_of(order.offer(offered_request(1), at_seconds(8))), kRepeats);
   EXPECT_FALSE(order.offer(offered_request(3, "b"), at_seconds(8)).ok());
@@ -151,6 +152,55 @@ TEST(TinkerOrder, SamplesHaveNoOrderButRepeats) {
   EXPECT_EQ(old.error().code(), Code::kCancelled);
 }
 
+TEST(TinkerOrder, WaitingBodiesOfOneTenantLeaveSpaceForAnother) {
+  RequestOrder order({.waiting_bytes_max = 100});
+  const auto offered = [](uint32_t tenant, int64_t seq, uint64_t num_bytes) {
+    return OfferedRequest{tenant == 0 ? "m" : "n", seq, "a", num_bytes, 100, TenantSlot(tenant), 2};
+  };
+  EXPECT_EQ(kind_of(order.offer(offered(0, 2, 75), at_seconds(0))), kWaits);
+  const auto beyond = order.offer(offered(0, 3, 1), at_seconds(0));
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_EQ(beyond.error().code(), Code::kExhausted);
+  EXPECT_EQ(kind_of(order.offer(offered(1, 2, 25), at_seconds(0))), kWaits);
+  EXPECT_EQ(order.waiting_bytes(), 100u);
+  EXPECT_EQ(order.drop("m").size(), 1u);
+  EXPECT_EQ(order.waiting_bytes(), 25u);
+  EXPECT_EQ(kind_of(order.offer(offered(1, 3, 50), at_seconds(0))), kWaits);
+}
+
+TEST(TinkerLimit, OneTenantAloneUsesAllOfIt) {
+  TenantLimit limit(10);
+  EXPECT_TRUE(limit.has_space(TenantSlot(0), 10, 1));
+  limit.add(TenantSlot(0), 10);
+  EXPECT_FALSE(limit.has_space(TenantSlot(0), 1, 1));
+  limit.subtract(TenantSlot(0), 1);
+  EXPECT_TRUE(limit.has_space(TenantSlot(0), 1, 1));
+}
+
+TEST(TinkerLimit, EachOfSeveralHasItsPartWhateverTheOthersDo) {
+  TenantLimit limit(80);  // 10 for each of four, 40 for all
+  const auto fill = [&limit](TenantSlot tenant) {
+    while (limit.has_space(tenant, 1, 4)) limit.add(tenant, 1);
+    return limit.used_by(tenant);
+  };
+  EXPECT_EQ(fill(TenantSlot(0)), 50u);
+  EXPECT_EQ(fill(TenantSlot(1)), 10u);
+  EXPECT_EQ(fill(TenantSlot(2)), 10u);
+  EXPECT_EQ(fill(TenantSlot(3)), 10u);
+  EXPECT_EQ(limit.used(), 80u);
+  limit.subtract(TenantSlot(0), 40);
+  EXPECT_EQ(fill(TenantSlot(3)), 50u);
+}
+
+TEST(TinkerLimit, ATenantThatJoinsWaitsUntilTheOthersUseLess) {
+  TenantLimit limit(8);
+  limit.add(TenantSlot(0), 8);
+  EXPECT_FALSE(limit.has_space(TenantSlot(1), 1, 2));
+  limit.subtract(TenantSlot(0), 1);
+  EXPECT_FALSE(limit.has_space(TenantSlot(0), 1, 2)) << "the space is the other's";
+  EXPECT_TRUE(limit.has_space(TenantSlot(1), 1, 2));
+}
+
 Code code_of(const AnswerStore& store, uint64_t request, uint32_t tenant = 0) {
   const auto found = store.find(request, TenantSlot(tenant));
   return found.ok() ? Code::kInternal : found.error().code();
@@ -158,8 +208,7 @@ Code code_of(const AnswerStore& store, uint64_t request, uint32_t tenant = 0) {
 
 AnswerStore with_open(AnswerLimits limits, int count) {
   AnswerStore store(limits);
-  for (int i = 0; i < count; ++i)
-    EXPECT_TRUE(store.open(static_cast<uint64_t>(i), TenantSlot(0)).ok());
+  for (int i = 0; i < count; ++i) store.open(static_cast<uint64_t>(i), TenantSlot(0));
   return store;
 }
 
@@ -217,7 +266,7 @@ TEST(TinkerAnswers, TheOldestMakesSpaceWithinTheBytes) {
 
 TEST(TinkerAnswers, AFloodOfOneTenantDropsNoAnswerOfAnother) {
   AnswerStore store = with_open({.bytes_max = 2000}, 3);
-  ASSERT_TRUE(store.open(9, TenantSlot(1)).ok());
+  store.open(9, TenantSlot(1));
   ASSERT_TRUE(store.complete(9, std::string(200, 'b'), false, at_seconds(1)).ok());
   for (uint64_t i = 0; i < 3; ++i)
     ASSERT_TRUE(store.complete(i, std::string(900, 'a'), false, at_seconds(2)).ok());
@@ -238,18 +287,19 @@ TEST(TinkerAnswers, OneAboveTheBytesLeavesItsFutureOpen) {
 
 TEST(TinkerAnswers, OpenAndKeptOnesHaveABound) {
   AnswerStore store = with_open({.open_max = 2, .answers_max = 1}, 2);
-  const Status beyond = store.open(2, TenantSlot(0));
+  const Status beyond = store.check_open(TenantSlot(0), 1);
   ASSERT_FALSE(beyond.ok());
   EXPECT_EQ(beyond.error().code(), Code::kExhausted);
   ASSERT_TRUE(store.complete(0, "", false, at_seconds(1)).ok());
-  ASSERT_TRUE(store.open(2, TenantSlot(0)).ok());
+  ASSERT_TRUE(store.check_open(TenantSlot(0), 1).ok());
+  store.open(2, TenantSlot(0));
   ASSERT_TRUE(store.complete(1, "", false, at_seconds(2)).ok());
   EXPECT_EQ(code_of(store, 0), Code::kCancelled);
 }
 
 TEST(TinkerAnswers, ATenantThatLeavesTakesItsFuturesAlong) {
   AnswerStore store = with_open({}, 2);
-  ASSERT_TRUE(store.open(9, TenantSlot(1)).ok());
+  store.open(9, TenantSlot(1));
   ASSERT_TRUE(store.complete(0, "x", false, at_seconds(1)).ok());
   store.drop(TenantSlot(0));
   EXPECT_EQ(code_of(store, 0), Code::kNotFound);

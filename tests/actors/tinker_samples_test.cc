@@ -81,6 +81,48 @@ TEST_F(TinkerSamples, ASnapshotIsServedOnceEveryEngineHasIt) {
                     HasSubstr("tinker://session-1:train:0/sampler_weights/snap")));
 }
 
+/// For example because every engine refused it, and the tenant has failed.
+TEST_F(TinkerSamples, ASnapshotThatDoesNotGoLiveFailsAndIsDropped) {
+  options.session_timeout = Duration::seconds(3600);
+  const std::string request =
+      future(save_for_sampler(model(), 1, R"("path":"snap","kind":"snapshot")"));
+  const std::string second = future(save_for_sampler(model(), 2, R"("sampling_session_seq_id":0)"));
+  done(WeightsAction::kSnapshot, kSnapshot, 1);
+  advance(options.live_timeout);
+  EXPECT_THAT(answer(request), HasSubstr("version 1 is not in every engine within"));
+  EXPECT_EQ(done(WeightsAction::kDropSnapshot).adapter, AdapterId(kSnapshot));
+  publish(WeightsAction::kSnapshot, 2 * kSnapshot);
+  EXPECT_THAT(answer(second), HasSubstr("session-1:sample:0"));
+}
+
+TEST_F(TinkerSamples, ASnapshotWhoseAnswerCameTooLateIsDropped) {
+  options.session_timeout = Duration::seconds(7200);
+  future(save_for_sampler(model(), 1, R"("sampling_session_seq_id":0)"));
+  const auto sent = weights();
+  ASSERT_THAT(sent, SizeIs(1));
+  advance(options.train_timeout);
+  WeightsDone late;
+  late.request = sent[0].request;
+  late.adapter = AdapterId(kSnapshot);
+  late.version = PolicyVersion(1);
+  give("weights_done", late);
+  EXPECT_EQ(done(WeightsAction::kDropSnapshot).adapter, AdapterId(kSnapshot));
+  give("weights_done", late);
+  EXPECT_EQ(done(WeightsAction::kDropSnapshot).adapter, AdapterId(kSnapshot));
+}
+
+/// A run that was resumed does not have the snapshots that were published before its checkpoint.
+TEST_F(TinkerSamples, ASamplerWhoseWeightsAreLostIsRefusedByNameAndSavedAgain) {
+  const std::string lost = sampler();
+  const std::string request = future(sample(lost, 0));
+  complete(requests().at(0), "", FinishReason::kRefused);
+  EXPECT_THAT(answer(request), AllOf(HasSubstr("the engine refused"), HasSubstr("\"user\"")));
+  const std::string again = sampler();
+  const std::string served = future(sample(again, 0));
+  complete(requests().at(0));
+  EXPECT_THAT(answer(served), StartsWith("200 "));
+}
+
 TEST_F(TinkerSamples, ALiveMessageMayComeBeforeTheTrainersAnswerAndBesideOtherKeys) {
   const std::string request =
       future(save_for_sampler(model(), 1, R"("sampling_session_seq_id":0)"));

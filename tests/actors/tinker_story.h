@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "actors/tinker/protobuf.h"
 #include "actors/tinker/tinker.h"
 #include "graph/base/json.h"
 #include "graph/testing/node_runner.h"
 #include "tests/actors/gateway_story.h"
+#include "tests/actors/tinker_pass.h"
 
 namespace primerl::testing {
 
@@ -152,33 +152,9 @@ struct TinkerStory : ::testing::Test {
     EXPECT_THAT(answer(request), ::testing::StartsWith("200 {\"model_id\""));
     return fmt::format("{}:train:{}", session, seq);
   }
-  static std::string pass_body(const std::string& model, int seq, bool is_forward = false) {
-    using tinker::ProtoWriter;
-    const std::vector<int32_t> tokens = {97, 98};
-    const std::vector<int64_t> targets = {98, 99};
-    ProtoWriter tensor, entry, datum, body;
-    tensor.bytes(1, {reinterpret_cast<const char*>(targets.data()), targets.size() * 8});
-    tensor.number(3, 2);
-    tensor.number(4, 2);
-    entry.bytes(1, "target_tokens");
-    entry.bytes(2, std::move(tensor).finish());
-    datum.bytes(1, chunk_of(tokens));
-    datum.bytes(2, std::move(entry).finish());
-    body.bytes(1, model);
-    body.number(2, static_cast<uint64_t>(seq));
-    body.bytes(3, std::move(datum).finish());
-    body.bytes(4, "cross_entropy");
-    if (is_forward) body.number(6, 1);
-    return std::move(body).finish();
-  }
-  static std::string chunk_of(const std::vector<int32_t>& tokens) {
-    tinker::ProtoWriter text, chunk;
-    text.bytes(1, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * 4});
-    chunk.bytes(1, std::move(text).finish());
-    return std::move(chunk).finish();
-  }
   uint64_t pass(const std::string& model, int seq, bool is_forward = false) {
-    return post("forward_backward", pass_body(model, seq, is_forward), "application/x-protobuf");
+    return post("forward_backward", tinker_pass_body(model, seq, is_forward),
+                "application/x-protobuf");
   }
   uint64_t step(const std::string& model, int seq) {
     return post("optim_step",

@@ -178,6 +178,44 @@ TEST_F(TinkerTraining, TheTrainerIsGoneWithWhatItHad) {
   give("passed", late);  // of the earlier trainer: it is passed over
 }
 
+/// In a graph without slots the actor is not notified that a tenant has failed.
+TEST_F(TinkerTraining, ATrainerThatDoesNotAnswerFailsTheRequestAndTheNextOneIsSent) {
+  options.session_timeout = Duration::seconds(3600);
+  const std::string first = future(pass(model(), 1));
+  const std::string second = future(step(model(), 2));
+  const uint64_t number = passes().at(0).request;
+  advance(options.train_timeout - Duration::nanoseconds(1));
+  EXPECT_THAT(updates(), IsEmpty());
+  advance(Duration::nanoseconds(1));
+  EXPECT_THAT(answer(first),
+              AllOf(HasSubstr("no answer of the trainer within"), HasSubstr("\"server\"")));
+  passed(number);  // too late: it is passed over
+  updated(updates().at(0).request);
+  EXPECT_THAT(answer(second), HasSubstr("grad_norm"));
+}
+
+TEST_F(TinkerTraining, ManyOpenRequestsOfOneTenantLeaveSpaceForAnother) {
+  add_tenant("bob");
+  key_of = "alice";
+  const std::string flood = new_model(new_session());
+  slot = 1;
+  key_of = "bob";
+  const std::string other = new_model(new_session());
+  slot = 0;
+  key_of = "alice";
+  // Half of 4096, and its part of the other half.
+  uint64_t last = 0;
+  for (int seq = 1; seq <= 3072; ++seq) last = step(flood, seq);
+  EXPECT_THAT(reply(last), StartsWith("200 "));
+  EXPECT_THAT(reply(step(flood, 3073)),
+              AllOf(StartsWith("429 "), HasSubstr("3072 of them are of this tenant")));
+  key_of = "bob";
+  EXPECT_THAT(reply(step(other, 1)), StartsWith("200 "));
+  key_of = "alice";
+  updated(updates().at(0).request);
+  EXPECT_THAT(reply(step(flood, 3073)), StartsWith("200 "));
+}
+
 TEST_F(TinkerTraining, OnlySamplesAreCancelled) {
   const std::string request = future(pass(model(), 1));
   EXPECT_THAT(said("cancel_future", fmt::format(R"({{"request_id":"{}"}})", request)),

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/actors/trainer_client_story.h"
 
 namespace primerl {
@@ -188,6 +190,28 @@ TEST_F(ClientStory, ReplacedFoldersHaveALimit) {
             static_cast<uint8_t>(Code::kExhausted));
 }
 
+/// A folder that could not be removed would keep its name for ever.
+TEST_F(ClientStory, SavedWeightsCanAlwaysBeRemoved) {
+  work();
+  size_t num_folders = 0;
+  for (size_t i = 0; i < kSavedWeightsMax; ++i, ++num_folders)
+    ASSERT_FALSE(change(WeightsAction::kSave, fmt::format("n{}", i)).fault.is_set()) << i;
+  for (size_t i = 0; i < kRetiredFoldersMax; ++i, ++num_folders)
+    ASSERT_FALSE(change(WeightsAction::kSave, "n0", true).fault.is_set()) << i;
+  for (size_t i = 0; i < kSavedWeightsMax; ++i)
+    ASSERT_FALSE(change(WeightsAction::kDropSaved, fmt::format("n{}", i)).fault.is_set()) << i;
+  const WeightsDone refused = change(WeightsAction::kSave, "more");
+  EXPECT_EQ(refused.fault.code, static_cast<uint8_t>(Code::kExhausted));
+  EXPECT_THAT(refused.fault.message, HasSubstr("128 folders"));
+  EXPECT_TRUE(std::filesystem::exists(client_folder("weights/n1")));
+  for (int i = 0; i < 2; ++i) {
+    pass(a_client_batch());
+    update();
+  }
+  EXPECT_FALSE(std::filesystem::exists(client_folder("weights/n1")));
+  EXPECT_FALSE(change(WeightsAction::kSave, "more").fault.is_set());
+}
+
 TEST_F(ClientStory, AStartFromACheckpointKnowsNamesAndNumbers) {
   pass(a_client_batch());
   update();
@@ -224,9 +248,48 @@ TEST_F(ClientStory, AStartFromACheckpointKnowsNamesAndNumbers) {
   snapshot.action = WeightsAction::kSnapshot;
   ASSERT_TRUE(resumed.give("weights_request", snapshot).ok());
   ASSERT_TRUE(resumed.run_work_until_done(50).ok());
-  EXPECT_EQ(resumed.take<WeightsDone>("weights_done").at(0).adapter,
-            snapshot_key({kClient, AdapterId(0)}, 2).adapter)
-      << "no key is used twice";
+  const WeightsDone again = resumed.take<WeightsDone>("weights_done").at(0);
+  EXPECT_EQ(again.adapter, snapshot_key({kClient, AdapterId(0)}, 2).adapter);
+}
+
+/// The client has versions that no checkpoint knows. They must not name other weights.
+TEST_F(ClientStory, NoVersionIsPublishedTwiceByAStartFromAnOlderCheckpoint) {
+  for (int i = 0; i < 2; ++i) {
+    pass(a_client_batch());
+    update();
+  }
+  EXPECT_THAT(checkpoints(), ElementsAre(2));
+  std::set<int64_t> versions;
+  for (int i = 0; i < 3; ++i) versions.insert(change(WeightsAction::kPublish).version.value);
+  versions.insert(change(WeightsAction::kSnapshot).version.value);
+  EXPECT_THAT(versions, SizeIs(4));
+
+  NodeRunner<Trainer> resumed;
+  const auto later = a_client_learner();
+  const auto channel = make_memory_channel();
+  resumed.set_tenants({a_client()});
+  resumed.use("learner", *later);
+  resumed.use("weights", *channel);
+  resumed.set_checkpoint_folder(folder);
+  ResumePoint point;
+  point.folder = folder / "step_2";
+  point.step = 2;
+  point.version = PolicyVersion(2);
+  point.manifest = trainer.checkpoints().front().manifest;
+  resumed.set_resume_point(kClient, point);
+  ASSERT_TRUE(resumed.run_work_until_done(50).ok());
+  const auto ready = resumed.take<WeightsReady>("weights");
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_TRUE(versions.insert(ready[0].version.value).second) << ready[0].version.value;
+  for (const WeightsAction action : {WeightsAction::kPublish, WeightsAction::kSnapshot}) {
+    WeightsRequest request;
+    request.request = 9;
+    request.action = action;
+    ASSERT_TRUE(resumed.give("weights_request", request).ok());
+    ASSERT_TRUE(resumed.run_work_until_done(50).ok());
+    const int64_t version = resumed.take<WeightsDone>("weights_done").at(0).version.value;
+    EXPECT_TRUE(versions.insert(version).second) << version;
+  }
 }
 
 struct SlowDisk : ClientStory {

@@ -1,6 +1,7 @@
 // Tenants of a served run when a process, the control plane or the disk fails.
 #include "runtime/control/tenant_control.h"
 
+#include "runtime/store/removed_tenants.h"
 #include "tests/control/tenant_stage.h"
 
 namespace primerl::testing {
@@ -168,6 +169,8 @@ TEST_F(TenantRestartStory, APurgeRemovesItsFilesBeforeTheNameIsFree) {
   EXPECT_FALSE(fs::exists(folder));
   EXPECT_FALSE(fs::exists(clients)) << "what its clients saved";
   EXPECT_TRUE(fs::exists(others)) << "of another use of the name";
+  EXPECT_THAT(removed_tenants(scratch.path()), ElementsAre(RemovedTenant{"alice", true}))
+      << "a run that follows its record must not write them again";
   EXPECT_THAT(ask("remove", "alice", "purge").get_string("error").value(), HasSubstr("alice"));
 }
 

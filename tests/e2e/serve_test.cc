@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "tests/base/raw_client.h"
 #include "tests/e2e/run_files.h"
@@ -31,6 +32,14 @@ class ServedRun : public ::testing::Test {
           "graph.tenant_limits.tenants_max=2"})
       words.insert(words.end(), {"--set", set});
     return words;
+  }
+  /// The steps of a tenant in the order of their lines.
+  std::vector<int64_t> steps_of(const std::string& name) const {
+    std::vector<int64_t> steps;
+    for (const Json& line : lines_of(folder_ / "metrics.jsonl"))
+      if (line.get_string("tenant").value() == name && line.find("reward/all/mean") != nullptr)
+        steps.push_back(line.get_int("step").value());
+    return steps;
   }
   ProgramEnd tenant(std::vector<std::string> words) const {
     words.insert(words.begin(), "tenant");
@@ -259,6 +268,37 @@ TEST_F(ServedRun, ATenantWhoseRewardCannotStartFailsAlone) {
   EXPECT_THAT(tenant({"show", "alice"}).out, HasSubstr("no reward today"));
   expect_it_trains("bob");
   end_well(run);
+}
+
+/// The record of a start that was resumed from checkpoints is followed from these checkpoints.
+TEST_F(ServedRun, ATenantThatContinuedAtItsCheckpointIsFollowedFromThere) {
+  {
+    Program run(
+        serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string()}));
+    wait_until_it_serves();
+    ASSERT_EQ(tenant({"add", tenant_file("alice"), "--wait"}).code, 0);
+    expect_it_trains("alice");
+    end_well(run);
+  }
+  const size_t num_before = steps_of("alice").size();
+  {
+    Program again({"primerl-graph", "run", "--resume", folder_.string()});
+    expect_it_trains("alice");
+    const pid_t worker = worker_of(again);
+    ::kill(again.pid(), SIGKILL);
+    ::kill(worker, SIGKILL);
+    (void)again.wait();
+  }
+  ASSERT_GT(steps_of("alice").size(), num_before);
+  Program third({"primerl-graph", "run", "--resume", folder_.string()});
+  expect_it_trains("alice");
+  ::kill(third.pid(), SIGINT);
+  const auto end = third.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("otherwise than recorded")));
+  const std::vector<int64_t> steps = steps_of("alice");
+  for (size_t i = 0; i < steps.size(); ++i)
+    EXPECT_EQ(steps[i], static_cast<int64_t>(i) + 1) << "steps are neither lost nor made twice";
 }
 
 }  // namespace

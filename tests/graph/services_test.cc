@@ -151,7 +151,11 @@ TEST_F(ServicesTest, ATenantThatJoinsNamesThem) {
   EXPECT_EQ(joined.tenant->environment.name, "reverse_text");
   EXPECT_THAT(joined.table, HasSubstr("environment = { service = \"short_words\" }\n"));
   EXPECT_THAT(joined.table, Not(HasSubstr("words.txt"))) << "it is the operator's";
-  const auto made = tenant_of_table(*graph.plan, joined.table, TenantSlot(1), 3, test_catalog());
+  TenantChange change;
+  change.slot = TenantSlot(1);
+  change.tenancy = 3;
+  change.table = joined.table;
+  const auto made = tenant_of_join(*graph.plan, change, test_catalog());
   ASSERT_TRUE(made.ok()) << made.error().text();
   EXPECT_EQ((*made)->environment.service, "short_words");
   EXPECT_EQ((*made)->rewards[0].weight, 0.25);

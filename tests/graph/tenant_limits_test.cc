@@ -345,7 +345,11 @@ TEST(JoiningTenant, MayHaveUploadedFilesBesideTheDataRoot) {
   EXPECT_THAT(codes_in(join("uploaded/../other/c.txt")), ElementsAre("G096"));
   const auto uploaded = join("uploaded/b.txt");
   ASSERT_NE(uploaded.tenant, nullptr) << findings_text(uploaded);
-  const auto made = tenant_of_table(*graph.plan, uploaded.table, TenantSlot(1), 0, test_catalog());
+  TenantChange change;
+  change.slot = TenantSlot(1);
+  change.tenancy = 0;
+  change.table = uploaded.table;
+  const auto made = tenant_of_join(*graph.plan, change, test_catalog());
   EXPECT_TRUE(made.ok()) << "it was checked when it was admitted";
 }
 

@@ -1,8 +1,10 @@
 #include "runtime/monitor/status_line.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 namespace primerl {
@@ -115,6 +117,32 @@ TEST(StatusLine, TalkOfAModelCannotMoveTheCursor) {
     line.say("env: '\x1b[2J\xFF' is no answer");
   }
   EXPECT_EQ(screen.text(), "env: '\\u001B[2J\\xFF' is no answer\n");
+}
+
+/// The run must not wait for a reader of stderr that does not read.
+TEST(StatusLine, AFullPipeDropsLinesAndCountsThem) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string block(4096, '-');
+  size_t num_filled = 0;
+  for (ssize_t put; (put = ::write(ends[1], block.data(), block.size())) > 0;)
+    num_filled += static_cast<size_t>(put);
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0) << "as the stderr of a program: it blocks";
+  StatusLine line(ends[1], {});
+  line.say("the first");
+  for (int i = 0; i < 1000; ++i) line.say("a later one");
+  EXPECT_EQ(line.num_dropped(), 1001);
+  std::string read(num_filled, ' ');
+  for (size_t got = 0; got < num_filled;)
+    got += static_cast<size_t>(::read(ends[0], read.data() + got, num_filled - got));
+  line.say("the last");
+  EXPECT_EQ(line.num_dropped(), 0);
+  ::close(ends[1]);
+  std::string left(4096, ' ');
+  left.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(ends[0], left.data(), left.size()))));
+  EXPECT_EQ(left, "\n1001 lines are missing here: they were not read in time\nthe last\n");
+  ::close(ends[0]);
 }
 
 TEST(StatusLine, TalkAppearsAboveTheRewrittenLine) {

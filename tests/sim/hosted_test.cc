@@ -308,8 +308,7 @@ Ended run(const CheckedGraph& graph, uint64_t seed, With with) {
   options.is_hosted = true;
   options.make_tenant = [&](const Plan& of, const TenantChange& change) {
     auto& tenant = made[{change.name, change.slot, change.tenancy}];
-    if (tenant == nullptr)
-      tenant = tenant_of_table(of, change.table, change.slot, change.tenancy, *of.catalog).value();
+    if (tenant == nullptr) tenant = tenant_of_join(of, change, *of.catalog).value();
     return Result<std::shared_ptr<const Tenant>>(tenant);
   };
   options.repeat_with =

@@ -7,6 +7,7 @@
 #include "actors/common/task_mix.h"
 #include "actors/messages/load.h"
 #include "actors/messages/rollout.h"
+#include "graph/base/files.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "tests/sim/field_tree.h"
 #include "tests/sim/idle_work.h"
@@ -103,6 +104,26 @@ class WorldHost final : public NoHost {
     marks_.add(fmt::format("{} {}", step, manifest.dump()));
     return ok();
   }
+  Result<std::filesystem::path> begin_client_folder(TenantSlot tenant,
+                                                    std::string_view path) override {
+    marks_.add(path);
+    ASSIGN_OR_RETURN(const auto folder, client_folder(tenant, path));
+    RETURN_IF_ERROR(system_files().remove_all(folder));
+    RETURN_IF_ERROR(system_files().make_folder(folder));
+    return folder;
+  }
+  Status commit_client_folder(TenantSlot, std::string_view path, bool) override {
+    marks_.add(path);
+    return ok();
+  }
+  Result<std::filesystem::path> client_folder(TenantSlot, std::string_view path) override {
+    return scratch_folder() / "clients" / path;
+  }
+  Status remove_client_folder(TenantSlot tenant, std::string_view path) override {
+    marks_.add(path);
+    ASSIGN_OR_RETURN(const auto folder, client_folder(tenant, path));
+    return system_files().remove_all(folder);
+  }
 
  private:
   const WorldSpec& spec_;
@@ -139,6 +160,7 @@ class Fate {
     const bool is_saving = number >= kSavingWorlds && number < kOutsideWorlds;
     // A person ends some of the runs while they write checkpoints.
     if (is_saving && number % 4 == 3) drains_at_ = 500 + mix(number, 5) % 6000;
+    if (number >= kTinkerWorlds) drains_at_ = 1000 + mix(number, 5) % 6000;
     for (uint32_t i = 0; i < world.plan->processes.size(); ++i) {
       const std::string& name = world.plan->processes[i].name;
       const WorldKind kind = world.spec.kind;

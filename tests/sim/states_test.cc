@@ -3,7 +3,7 @@
 //
 // The moments are in state_fields.tsv: field, world, event, instance. PRIMERL_UPDATE_GOLDEN=1
 // searches for moments that are missing or no longer valid (a minute or two) and writes the table
-// again.
+// again. PRIMERL_SIM_WORLD=300211 with --gtest_filter=States.ARunWhose*DoesNotStall runs one world.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -31,6 +31,7 @@ constexpr uint64_t kEvaluationsMade = 24;    // the same for worlds that measure
 constexpr uint64_t kClientsMade = 24;        // the same for worlds with a gateway or judges
 constexpr uint64_t kTeachersMade = 24;       // the same for worlds with a teacher
 constexpr uint64_t kMixesMade = 12;          // the same for worlds with several environments
+constexpr uint64_t kTinkersMade = 24;        // the same for worlds with a Tinker client
 constexpr uint64_t kDrainedWorld = 300'078;  // its router is down when the drain begins
 constexpr uint64_t kWorldsSearched = 600;    // worlds searched for moments
 constexpr uint64_t kLooksMax = 1500;         // looks at one of those worlds
@@ -248,11 +249,12 @@ std::vector<std::string> broken_moments(uint64_t world, const std::vector<Moment
 
 /// The first worlds, the first of those that take time to write checkpoints, of those that ask
 /// outside, of those that measure their policy, of those with clients or judges, of those with a
-/// teacher, and of those with several environments.
+/// teacher, of those with several environments, and of those with a Tinker client.
 std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t num_outside,
                              uint64_t num_evaluations, uint64_t num_clients, uint64_t num_teachers,
-                             uint64_t num_mixes) {
+                             uint64_t num_mixes, uint64_t num_tinkers) {
   std::vector<uint64_t> all;
+  for (uint64_t i = 0; i < num_tinkers; ++i) all.push_back(kTinkerWorlds + i);
   for (uint64_t i = 0; i < num_mixes; ++i) all.push_back(kMixWorlds + i);
   for (uint64_t i = 0; i < num_teachers; ++i) all.push_back(kTeacherWorlds + i);
   for (uint64_t i = 0; i < num_clients; ++i) all.push_back(kClientWorlds + i);
@@ -266,7 +268,7 @@ std::vector<uint64_t> worlds(uint64_t num_inside, uint64_t num_saving, uint64_t 
 
 TEST(States, AWorldGivesTheSameMarksEachTime) {
   for (const uint64_t world : worlds(2 * kWorldKinds, kSavingMade, kOutsideMade, kEvaluationsMade,
-                                     kClientsMade, kTeachersMade, kMixesMade)) {
+                                     kClientsMade, kTeachersMade, kMixesMade, kTinkersMade)) {
     const WorldRun once = run_world(world);
     ASSERT_EQ(once.fault, "") << describe_world(world);
     EXPECT_FALSE(run_world(world, {.cuts = {}, .expected = &once.marks, .look = nullptr}).differs)
@@ -290,10 +292,13 @@ TEST(States, ARunWhoseRouterIsDownWhenItsDrainBeginsEnds) {
 /// (300211, 400412; 400256 while it drained), groups that failed before their first turn while a
 /// curriculum kept tasks back (500057), and those that other replicas played (500209).
 TEST(States, ARunWhoseProcessesLiveDoesNotStall) {
-  std::vector<uint64_t> all = worlds(60, 40, 40, 40, 40, 40, 60);
-  all.insert(all.end(), {300'211, 400'256, 400'412, 500'209});
+  std::vector<uint64_t> all = worlds(60, 40, 40, 40, 40, 40, 60, 60);
+  all.insert(all.end(), {300'211, 400'142, 400'256, 400'412, 500'209});
+  if (const char* one = std::getenv("PRIMERL_SIM_WORLD"); one != nullptr)
+    all = {std::strtoull(one, nullptr, 10)};
   for (const uint64_t world : all) {
     const WorldRun run = run_world(world);
+    EXPECT_EQ(run.fault, "") << describe_world(world);
     EXPECT_TRUE(!run.has_stalled || run.has_dead) << describe_world(world) << ": " << run.end;
   }
 }
@@ -304,7 +309,7 @@ TEST(States, ARunWhoseTasksFailEndsWithTheReason) {
 
 TEST(States, AnActorRestoredAtAnyMomentContinuesUnchanged) {
   for (const uint64_t world : worlds(kWorldsMade, kSavingMade, kOutsideMade, kEvaluationsMade,
-                                     kClientsMade, kTeachersMade, kMixesMade)) {
+                                     kClientsMade, kTeachersMade, kMixesMade, kTinkersMade)) {
     const WorldRun plain = run_world(world);
     ASSERT_EQ(plain.fault, "") << describe_world(world);
     RandomStream random(mix(world, 12));
@@ -347,8 +352,8 @@ TEST(States, EveryFieldHasAMomentAtWhichItMatters) {
     }
   const char* few = std::getenv("PRIMERL_SIM_SEEDS");
   const uint64_t num_worlds = few == nullptr ? kWorldsSearched : std::strtoull(few, nullptr, 10);
-  const auto searched =
-      worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds, num_worlds, num_worlds);
+  const auto searched = worlds(num_worlds, num_worlds, num_worlds, num_worlds, num_worlds,
+                               num_worlds, num_worlds, num_worlds);
   for (size_t i = 0; updates && i < searched.size() && !missing.empty(); ++i) {
     const uint64_t world = searched[i];
     for (Moment& moment : search(world, missing)) {

@@ -1,7 +1,5 @@
 #include "tests/sim/world_clients.h"
 
-#include <deque>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -71,49 +69,14 @@ ClientRequest page_request(uint64_t draw) {
   return request;
 }
 
-class WorldClients final : public Outside {
+class WorldClients final : public WorldListener {
  public:
-  explicit WorldClients(const WorldSpec& spec) : spec_(spec), random_(mix(spec.number, 501)) {}
-
-  Status ask(OutsideCall call) override {
-    if (is_stopped_) return ok();
-    ASSIGN_OR_RETURN(const HttpCall read, read_http_call(call.body));
-    if (read.kind == HttpCall::Kind::kAccept) accepts_.push_back(call.id);
-    if (read.kind == HttpCall::Kind::kClosed) closed_calls_.push_back(call.id);
-    if (read.kind == HttpCall::Kind::kReply)
-      answers_.push_back(
-          {call.id, OutsideEnd::kDone, write_sent(open_.erase(read.reply.request) > 0)});
-    return ok();
-  }
-  void forget(uint32_t, uint64_t) override {}
-  std::vector<OutsideAnswer> receive_answers() override {
-    if (is_stopped_) return {};
-    const uint64_t look = ++num_looks_;
-    cost_ += Duration::microseconds(
-        static_cast<int64_t>(mix(spec_.number, look) % spec_.client_look_us));
-    while (!accepts_.empty() && may_send() && look >= next_at_) send_next(look);
-    report_gone(look);
-    std::vector<OutsideAnswer> received;
-    for (; !answers_.empty() && received.size() < kOutsideAnswersMax; answers_.pop_front())
-      received.push_back(std::move(answers_.front()));
-    return received;
-  }
-  void stop() override {
-    is_stopped_ = true;
-    answers_.clear();
-  }
-  void set_wake(std::function<void()>) override {}
-  bool has_work() const override {
-    return !is_stopped_ && (!answers_.empty() || (may_send() && !accepts_.empty()) ||
-                            (!leaving_.empty() && !closed_calls_.empty()));
-  }
-  Duration take_cost() override { return std::exchange(cost_, {}); }
+  explicit WorldClients(const WorldSpec& spec)
+      : WorldListener(spec.number, 501, {spec.num_client_requests, spec.client_look_us, 5}),
+        spec_(spec) {}
 
  private:
-  bool may_send() const { return num_sent_ < spec_.num_client_requests; }
-
-  void send_next(uint64_t look) {
-    const uint64_t number = num_sent_++;
+  ClientRequest next_request(uint64_t number, uint64_t) override {
     const uint64_t draw = random_.next() >> 8;
     ClientRequest request = draw % 8 == 0                     ? page_request(draw / 8)
                             : spec_.has_chat && draw % 2 == 0 ? chat_request(draw / 8)
@@ -125,36 +88,11 @@ class WorldClients final : public Outside {
       last_ = request;
     else
       request = std::exchange(last_, request);  // a repeat of the request before it
-    const uint64_t accept = accepts_.front();
-    accepts_.pop_front();
-    answers_.push_back({accept, OutsideEnd::kDone, write_client_request(request)});
-    open_[accept] = true;
-    if (random_.below(5) == 0) leaving_.emplace(look + random_.below(40), accept);
-    next_at_ = look + (random_.below(6) == 0 ? random_.below(60) : random_.below(4));
-  }
-
-  void report_gone(uint64_t look) {
-    if (closed_calls_.empty()) return;
-    std::vector<uint64_t> gone;
-    while (!leaving_.empty() && leaving_.begin()->first <= look) {
-      if (open_.erase(leaving_.begin()->second) > 0) gone.push_back(leaving_.begin()->second);
-      leaving_.erase(leaving_.begin());
-    }
-    if (gone.empty()) return;
-    answers_.push_back({closed_calls_.front(), OutsideEnd::kDone, write_closed(gone)});
-    closed_calls_.pop_front();
+    return request;
   }
 
   const WorldSpec spec_;
-  RandomStream random_;
-  bool is_stopped_ = false;
-  uint64_t num_looks_ = 0, num_sent_ = 0, next_at_ = 0;
-  std::deque<uint64_t> accepts_, closed_calls_;
-  std::map<uint64_t, bool> open_;              // requests without a reply
-  std::multimap<uint64_t, uint64_t> leaving_;  // requests, by look
   ClientRequest last_ = completion_request(1);
-  std::deque<OutsideAnswer> answers_;
-  Duration cost_;
 };
 
 class SeenOutside final : public Outside {
@@ -185,6 +123,63 @@ class SeenOutside final : public Outside {
 
 }  // namespace
 
+Status WorldListener::ask(OutsideCall call) {
+  if (is_stopped_) return ok();
+  ASSIGN_OR_RETURN(const HttpCall read, read_http_call(call.body));
+  if (read.kind == HttpCall::Kind::kAccept) accepts_.push_back(call.id);
+  if (read.kind == HttpCall::Kind::kClosed) closed_calls_.push_back(call.id);
+  if (read.kind != HttpCall::Kind::kReply) return ok();
+  const bool is_sent = open_.erase(read.reply.request) > 0;
+  if (is_sent) on_reply(read.reply);
+  answers_.push_back({call.id, OutsideEnd::kDone, write_sent(is_sent)});
+  return ok();
+}
+
+std::vector<OutsideAnswer> WorldListener::receive_answers() {
+  if (is_stopped_) return {};
+  const uint64_t look = ++num_looks_;
+  cost_ += Duration::microseconds(static_cast<int64_t>(mix(world_, look) % limits_.look_us));
+  while (!accepts_.empty() && may_send() && look >= next_at_) send_next(look);
+  report_gone(look);
+  std::vector<OutsideAnswer> received;
+  for (; !answers_.empty() && received.size() < kOutsideAnswersMax; answers_.pop_front())
+    received.push_back(std::move(answers_.front()));
+  return received;
+}
+
+void WorldListener::stop() {
+  is_stopped_ = true;
+  answers_.clear();
+}
+
+bool WorldListener::has_work() const {
+  return !is_stopped_ && (!answers_.empty() || (may_send() && !accepts_.empty()) ||
+                          (!leaving_.empty() && !closed_calls_.empty()));
+}
+
+void WorldListener::send_next(uint64_t look) {
+  const uint64_t number = num_sent_++;
+  const uint64_t accept = accepts_.front();
+  const ClientRequest request = next_request(number, accept);
+  accepts_.pop_front();
+  answers_.push_back({accept, OutsideEnd::kDone, write_client_request(request)});
+  open_[accept] = true;
+  if (random_.below(limits_.leaves_every) == 0) leaving_.emplace(look + random_.below(40), accept);
+  next_at_ = look + (random_.below(6) == 0 ? random_.below(60) : random_.below(4));
+}
+
+void WorldListener::report_gone(uint64_t look) {
+  if (closed_calls_.empty()) return;
+  std::vector<uint64_t> gone;
+  while (!leaving_.empty() && leaving_.begin()->first <= look) {
+    if (open_.erase(leaving_.begin()->second) > 0) gone.push_back(leaving_.begin()->second);
+    leaving_.erase(leaving_.begin());
+  }
+  if (gone.empty()) return;
+  answers_.push_back({closed_calls_.front(), OutsideEnd::kDone, write_closed(gone)});
+  closed_calls_.pop_front();
+}
+
 void add_clients(WorldSpec& spec) {
   if (spec.number < kClientWorlds || spec.number >= kTeacherWorlds) return;
   RandomStream random(mix(spec.number, stable_hash("clients")));
@@ -212,6 +207,7 @@ std::string driver_nodes(const WorldSpec& spec) {
   if (spec.num_client_requests > 0) nodes += ", \"gateway\"";
   if (spec.num_judges > 0) nodes += ", \"judge\"";
   if (spec.has_teacher) nodes += ", \"teacher\"";
+  if (spec.num_tinker_requests > 0) nodes += ", \"tinker\"";
   return nodes;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/backends/backends.h"
 #include "tests/sim/world_clients.h"
 #include "tests/sim/world_outside.h"
+#include "tests/sim/world_tinker.h"
 
 namespace primerl::sim {
 namespace {
@@ -102,6 +103,20 @@ class WatchedLearner final : public Learner {
                                                  const StopRequested& stop) override {
     return learner_->step_queued(std::move(batch), turn, stop);
   }
+  Result<LossResult> accumulate(const LossBatch& batch, const StopRequested& stop) override {
+    return learner_->accumulate(batch, stop);
+  }
+  std::optional<Result<LossResult>> accumulate_queued(std::shared_ptr<const LossBatch> batch,
+                                                      uint64_t turn,
+                                                      const StopRequested& stop) override {
+    return learner_->accumulate_queued(std::move(batch), turn, stop);
+  }
+  Result<TrainReport> apply(TenantSlot tenant, const AdamNumbers& adam) override {
+    return learner_->apply(tenant, adam);
+  }
+  bool has_open_gradients(TenantSlot tenant) const override {
+    return learner_->has_open_gradients(tenant);
+  }
   void leave_queue(TenantSlot tenant) override { learner_->leave_queue(tenant); }
   Status begin_tenant(const AdapterTraining& tenant) override {
     return learner_->begin_tenant(tenant);
@@ -157,9 +172,12 @@ ResourceFactory factory_of(const WorldSpec& spec, std::function<void(std::string
     if (plan.resources[static_cast<size_t>(index)].kind == WeightChannel::kResourceKind)
       return std::shared_ptr<Resource>(std::make_unique<SharedChannel>(channel, spec));
     if (plan.resources[static_cast<size_t>(index)].kind == Outside::kResourceKind) {
-      const bool is_listener = plan.resources[static_cast<size_t>(index)].name == "front";
-      return std::shared_ptr<Resource>(make_seen_outside(
-          is_listener ? make_world_clients(spec) : make_troubled_outside(spec), seen));
+      const std::string& name = plan.resources[static_cast<size_t>(index)].name;
+      return std::shared_ptr<Resource>(make_seen_outside(name == "front" ? make_world_clients(spec)
+                                                         : name == "tinker"
+                                                             ? make_world_tinker(spec)
+                                                             : make_troubled_outside(spec),
+                                                         seen));
     }
     auto made = make(plan, index);
     if (!made.ok()) return made;

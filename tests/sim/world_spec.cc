@@ -14,6 +14,7 @@
 #include "tests/sim/demo_run.h"
 #include "tests/sim/world_clients.h"
 #include "tests/sim/world_outside.h"
+#include "tests/sim/world_tinker.h"
 
 namespace primerl::sim {
 namespace {
@@ -46,8 +47,10 @@ bool has_deaths(WorldKind kind) {
          kind == WorldKind::kEnvironmentDies;
 }
 
+bool has_mix(uint64_t number) { return number >= kMixWorlds && number < kTinkerWorlds; }
+
 bool has_evaluations(uint64_t number) {
-  if (number >= kMixWorlds) return number % 2 == 1;
+  if (has_mix(number)) return number % 2 == 1;
   return number >= kEvaluationWorlds && number < kClientWorlds;
 }
 bool is_outside(uint64_t number) {
@@ -65,6 +68,9 @@ WorldKind kind_of(uint64_t number) {
                                         WorldKind::kRouterDies, WorldKind::kEnginesDie,
                                         WorldKind::kResumed,    WorldKind::kSupervised};
   if (is_distilled(number)) return kOfOneTenant[number % std::size(kOfOneTenant)];
+  constexpr WorldKind kOfTinker[] = {WorldKind::kOneTenant, WorldKind::kTwoTenants,
+                                     WorldKind::kRouterDies, WorldKind::kEnginesDie};
+  if (number >= kTinkerWorlds) return kOfTinker[number % std::size(kOfTinker)];
   constexpr WorldKind kKinds[] = {WorldKind::kOneTenant,       WorldKind::kTwoTenants,
                                   WorldKind::kEnvironmentDies, WorldKind::kRouterDies,
                                   WorldKind::kEnginesDie,      WorldKind::kResumed};
@@ -94,6 +100,7 @@ WorldSpec spec_of(uint64_t number) {
   spec.has_teacher = is_distilled(number) && spec.kind != WorldKind::kSupervised;
   add_outside_faults(spec);
   add_clients(spec);
+  add_tinker(spec);
   RandomStream random(mix(number, stable_hash("world")));
   const auto policies = route_policies();
   spec.policy = policies[random.below(policies.size())].name;
@@ -139,7 +146,7 @@ std::string evaluation_line(const WorldSpec& spec, const std::string& tenant) {
 
 /// With random numbers of its own, so that the other worlds do not change.
 std::string environment_lines(const WorldSpec& spec, const std::string& tenant) {
-  if (spec.number < kMixWorlds) return "environment = { name = \"copy\" }\n";
+  if (!has_mix(spec.number)) return "environment = { name = \"copy\" }\n";
   RandomStream random(mix(spec.number, stable_hash(tenant, 3)));
   const std::string stages =
       one_of(random, 2)
@@ -234,13 +241,17 @@ std::string graph_text(const WorldSpec& spec, RandomStream& random) {
     return text.erase(seed, text.find('\n', seed) - seed);
   }
   const bool are_two = spec.kind == WorldKind::kTwoTenants;
+  const bool has_tinker = spec.num_tinker_requests > 0;
   const std::string text =
-      read(are_two                        ? "two_tenants/graph.toml"
+      read(are_two && !has_tinker         ? "two_tenants/graph.toml"
            : spec.num_client_requests > 0 ? "reverse_text/full.toml"  // its edges are written out
                                           : "reverse_text/graph.toml");
   const size_t begin = text.find("[tenant."), end = text.find("[model.");
-  std::string tables = tenant_table("ada", spec, random);
-  if (are_two) tables += tenant_table("bo", spec, random);
+  std::string tables = has_tinker && !are_two ? "" : tenant_table("ada", spec, random);
+  if (has_tinker)
+    tables += tinker_table(spec);
+  else if (are_two)
+    tables += tenant_table("bo", spec, random);
   return with_gateway(spec, text.substr(0, begin) + tables + text.substr(end)) + places_of(spec);
 }
 
@@ -327,8 +338,7 @@ Catalog catalog_of(const WorldSpec& spec) {
     contract.make = [spec](const void* options) -> std::unique_ptr<Actor> {
       std::vector<std::unique_ptr<Environment>> environments;
       environments.push_back(std::make_unique<TalkingEnvironment>(spec));
-      if (spec.number >= kMixWorlds)
-        environments.push_back(std::make_unique<TalkingEnvironment>(spec));
+      if (has_mix(spec.number)) environments.push_back(std::make_unique<TalkingEnvironment>(spec));
       return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
                                    std::move(environments));
     };
@@ -361,6 +371,8 @@ std::unique_ptr<World> make_world(uint64_t number) {
   set(fmt::format("resource.learner.device_fault_file=\"{}\"", fault_file("learner").string()));
   set(fmt::format("node.trainer.lost_batches_max={}", one_of(random, 4) ? 2 : 50));
   set(fmt::format("node.trainer.skipped_max={}", one_of(random, 3) ? 2 : 10));
+  if (number >= kTinkerWorlds && number / 4 % 3 == 0)
+    set(fmt::format("resource.learner.save_time=\"{}ms\"", 1 + number % 300));
   if (number >= kSavingWorlds && number < kOutsideWorlds) {
     RandomStream saves(mix(number, stable_hash("saves")));
     set(fmt::format("resource.learner.save_time=\"{}ms\"", 5 + saves.below(1500)));
@@ -399,6 +411,7 @@ std::unique_ptr<World> make_world(uint64_t number) {
     for (const std::string& text : teacher_sets(spec)) set(text);
     for (const std::string& text : spec.sets) set(text);
     for (const std::string& text : client_sets(spec)) set(text);
+    for (const std::string& text : tinker_sets(spec)) set(text);
   }
   overrides.cores = 2;
   const CheckedGraph checked = load_graph(file.string(), overrides, world->catalog);

@@ -59,6 +59,7 @@ struct WorldSpec {
   uint64_t client_look_us = 1;       // a look for requests takes less
   uint64_t num_judges = 0;           // of each tenant
   bool has_teacher = false;          // only from kTeacherWorlds on
+  uint64_t num_tinker_requests = 0;  // only from kTinkerWorlds on; 0: no Tinker client
 };
 
 inline constexpr uint64_t kWorldKinds = 9;
@@ -75,9 +76,12 @@ inline constexpr uint64_t kClientWorlds = 300'000;
 /// Worlds from this number on have a teacher, or held-out examples if they are supervised. They ask
 /// nothing outside.
 inline constexpr uint64_t kTeacherWorlds = 400'000;
-/// Worlds from this number on have tenants with two environments, one of them with a curriculum.
+/// Worlds from this number to the next have tenants with two environments, one with a curriculum.
 /// Every second one measures its policy too.
 inline constexpr uint64_t kMixWorlds = 500'000;
+/// Worlds from this number on have a tenant that a client of Tinker's SDK trains, alone or beside
+/// one of a loop. A person ends them.
+inline constexpr uint64_t kTinkerWorlds = 600'000;
 
 /// A plan has pointers into its catalog.
 struct World {

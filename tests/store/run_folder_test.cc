@@ -139,6 +139,18 @@ TEST(RunFolder, ARefusedStartIsRolledBackWithoutARecordThatWasRemoved) {
   EXPECT_FALSE(fs::exists((*folder)->trace_folder()));
 }
 
+TEST(RunFolder, AStartInAFolderWithoutItsGraphIsRolledBackToThat) {
+  ScratchFolder scratch;
+  const auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE((*folder)->note(Json::object().set("incarnation", 3)).ok());
+  const Status kept = (*folder)->remember();
+  ASSERT_TRUE(kept.ok()) << kept.error().text();
+  ASSERT_TRUE((*folder)->write_graph("seed = 2\n").ok());
+  ASSERT_TRUE((*folder)->roll_back().ok());
+  EXPECT_FALSE(fs::exists((*folder)->path() / "graph.resolved.toml"));
+  EXPECT_EQ((*folder)->num_starts(), 3);
+}
+
 TEST(RunFolder, AFolderCalledLatestIsRefusedBeforeAnythingIsMade) {
   ScratchFolder scratch;
   fs::create_directories(scratch.path() / "runs" / "latest");

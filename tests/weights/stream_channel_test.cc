@@ -351,6 +351,20 @@ TEST_F(StreamChannelTest, NothingOfADroppedKeyIsKeptThatArrivesLater) {
   EXPECT_TRUE(trainer_->newest(gone).is_none());
 }
 
+/// A trainer that starts from an older checkpoint numbers its snapshots as before.
+TEST_F(StreamChannelTest, AKeyThatANewPublisherUsesAgainIsReceived) {
+  const WeightsKey again{TenantSlot(1), AdapterId(1)};
+  ASSERT_TRUE(trainer_->publish(channel_weights_of(again, 1)).ok());
+  wire_.carry_all();
+  trainer_->drop(again);
+  engine_->drop(again);
+  trainer_ = wire_.restart(kTrainer, setup());
+  ASSERT_TRUE(trainer_->publish(channel_weights_of(again, 7)).ok());
+  wire_.carry_all();
+  EXPECT_EQ(engine_->newest(again), PolicyVersion(7));
+  EXPECT_TRUE(engine_->fetch(again, PolicyVersion(7)).ok());
+}
+
 TEST_F(StreamChannelTest, AnEndThatStartsLaterDoesNotGetADroppedKey) {
   const WeightsKey gone{TenantSlot(1), AdapterId(1)};
   ASSERT_TRUE(trainer_->publish(channel_weights_of(gone, 1)).ok());

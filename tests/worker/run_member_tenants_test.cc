@@ -1,6 +1,7 @@
 // A process of a served run carries out the orders about tenants and answers them.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -45,7 +46,11 @@ class HostedMember : public ::testing::Test {
       tenant->name = change.name;
       tenant->slot = change.slot;
       tenant->tenancy = change.tenancy;
+      begun_at_ = change.begins_at;
       return std::shared_ptr<const Tenant>(std::move(tenant));
+    };
+    setup.begins_from = [](const TenantChange& change) -> int64_t {
+      return change.tenancy == 3 ? 7 : 0;
     };
     setup.events.tenant_changed = [this](const TenantChange& change, const Status&) {
       const std::lock_guard lock(mutex_);
@@ -99,6 +104,7 @@ class HostedMember : public ::testing::Test {
   std::shared_future<void> may_start_{let_.get_future()};
   bool is_let_ = false;
   std::string why_not_;  // set before the actors start
+  std::atomic<int64_t> begun_at_ = -1;
   testing::SmallGraph graph_;
   testing::MemoryHostServices process_services_;
   std::mutex mutex_;
@@ -129,6 +135,15 @@ TEST_F(HostedMember, ATenantJoinsDrainsAndLeaves) {
   EXPECT_THAT(texts(1), ElementsAre("drained 1~3 round 2")) << "each round is answered";
   ASSERT_TRUE(change(Kind::kLeave).ok());
   EXPECT_THAT(texts(1), ElementsAre("leave 1~3"));
+}
+
+/// The record has the step, so a start that follows it begins at the same checkpoint.
+TEST_F(HostedMember, AJoinHasTheStepAtWhichItsTenantContinues) {
+  start_actors();
+  begin();
+  ASSERT_TRUE(change(Kind::kJoin).ok());
+  EXPECT_THAT(texts(1), ElementsAre("join 1~3"));
+  EXPECT_EQ(begun_at_, 7);
 }
 
 TEST_F(HostedMember, ARepeatedOrderIsAnsweredAndChangesNothing) {

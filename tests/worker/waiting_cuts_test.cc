@@ -206,6 +206,41 @@ struct Hosted {
   std::vector<Training> tenants;
 };
 
+TEST(WaitingCuts, DoNotWaitForATenantThatLeftWithoutALastCheckpoint) {
+  WaitingCuts cuts(2, kCutEvery, {0, 0});
+  EXPECT_FALSE(cuts.add(waiting_cut(1, {5, 5})));
+  cuts.checkpoint_begun(slot(0), 5);  // its disk is full: it is never committed
+  cuts.tenant_left(slot(0), 0);
+  EXPECT_EQ(cuts.size(), 0U) << "a resumed run would need its checkpoint";
+  EXPECT_FALSE(cuts.add(waiting_cut(2, {6, 6}))) << "it was begun before the tenant left";
+  EXPECT_EQ(cuts.size(), 0U);
+  CutFile later;
+  later.head.at = second(3);
+  later.head.learner_steps = {{1, 7}};
+  EXPECT_FALSE(cuts.add(later));
+  EXPECT_TRUE(cuts.checkpoint_committed(slot(1), 7));
+  CutFile joined = waiting_cut(4, {1});
+  joined.head.slots = {{slot(0), 1, "bob"}};
+  EXPECT_FALSE(cuts.add(joined)) << "of the next tenant of the slot";
+  cuts.tenant_left(slot(0), 0);  // a late report
+  EXPECT_EQ(cuts.size(), 1U);
+  EXPECT_TRUE(cuts.checkpoint_committed(slot(0), 1));
+}
+
+TEST(WaitingCuts, ManyTenantsThatLeftWhileTheySavedDoNotStopTheRequests) {
+  WaitingCuts cuts(kAskedMax + 1, kCutEvery, std::vector<int64_t>(kAskedMax + 1));
+  for (size_t i = 0; i < kAskedMax; ++i) {
+    cuts.checkpoint_begun(slot(i), 1);
+    cuts.tenant_left(slot(i), 0);
+  }
+  CutFile later;
+  later.head.at = second(1);
+  later.head.learner_steps = {{static_cast<uint32_t>(kAskedMax), 3}};
+  EXPECT_FALSE(cuts.add(later));
+  EXPECT_THAT(cuts.requests(second(1)), IsEmpty());
+  EXPECT_THAT(cuts.requests(second(61)), ElementsAre(WaitingCuts::Request{slot(kAskedMax), 3}));
+}
+
 TEST(WaitingCuts, OfAnyNumberOfStaggeredTenantsOneIsWrittenInEveryInterval) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Hosted hosted(seed);

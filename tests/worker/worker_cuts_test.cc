@@ -359,6 +359,28 @@ TEST(WorkerCuts, OfANewTenantWaitForItsOwnCheckpoint) {
   ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
 }
 
+/// The learner's progress counts from the join, checkpoints from the tenant's first step.
+TEST(WorkerCuts, OfATenantThatContinuedAtACheckpointCountFromThere) {
+  Cutting cutting(true);
+  cutting.slots = {{.slot = TenantSlot(0),
+                    .tenancy = 1,
+                    .name = "bob",
+                    .table = {},
+                    .has_started = true,
+                    .is_paused = false,
+                    .begins_at = 40}};
+  cutting.cuts->tenant_joined(TenantSlot(0), 1);
+  cutting.learner_steps[0] = 5;
+  cutting.cuts->checkpoint_begun(TenantSlot(0), 45);
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 44);
+  EXPECT_THAT(cutting.files(), IsEmpty());
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 45);
+  ASSERT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  const auto head = read_cut_head(list_cuts(cutting.scratch.path()).front());
+  ASSERT_TRUE(head.ok());
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{45})));
+}
+
 TEST(WorkerCuts, ThatWaitAreAtMostOneMoreThanTheTenants) {
   Cutting cutting(true);  // one tenant: two cuts wait
   for (const int64_t steps : {5, 6, 7}) {

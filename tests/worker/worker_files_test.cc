@@ -86,6 +86,27 @@ TEST(WorkerFiles, ACheckpointThatWasBegunBeforeTheFaultIsNotCommitted) {
   EXPECT_THAT(complete_steps(checkpoints_folder(run.scratch.path(), "main", 1)), IsEmpty());
 }
 
+// A run that follows its record repeats what the tenant did before it was removed.
+TEST(WorkerFiles, ATenantWhoseFilesWereRemovedWritesNoLinesAgain) {
+  ScratchFolder scratch;
+  SmallGraph graph(2);
+  graph.node("a");
+  const auto plan = graph.plan();
+  ASSERT_TRUE(add_removed(system_files(), scratch.path(), {"t0", true}).ok());
+  ASSERT_TRUE(add_removed(system_files(), scratch.path(), {"t0", true}).ok()) << "repeated";
+  EXPECT_THAT(removed_tenants(scratch.path()), ElementsAre(RemovedTenant{"t0", true}));
+  WorkerFiles files(
+      *plan, scratch.path(), "main", {}, [](TenantSlot, int64_t) {},
+      [](const Error& fault) { ADD_FAILURE() << fault.text(); });
+  files.follow({{"rollouts/t0.jsonl", 40}, {"rollouts/t1.jsonl", 0}}, {});
+  ASSERT_TRUE(files.append_line("rollouts/t0.jsonl", "{}").ok());
+  ASSERT_TRUE(files.append_line("rollouts/t1.jsonl", "{}").ok());
+  const Status live = files.resume({});
+  ASSERT_TRUE(live.ok()) << live.error().text();
+  EXPECT_FALSE(fs::exists(scratch.path() / "rollouts/t0.jsonl"));
+  EXPECT_EQ(read_text_file(scratch.path() / "rollouts/t1.jsonl").value(), "{}\n");
+}
+
 /// Each use of a slot has files of its own, and a step has the name of its tenancy.
 TEST(WorkerFiles, ATenantThatJoinedWritesItsOwnFiles) {
   ScratchFolder scratch;

@@ -54,7 +54,10 @@ void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChang
     if (change.tenancy < tenancy || (change.tenancy == tenancy && is_repeated)) return;
   }
   const size_t use = use_of(change.slot, change.tenancy, change.name, began);
-  if (change.kind == Kind::kJoin) all_[use].table = change.table;
+  if (change.kind == Kind::kJoin) {
+    all_[use].table = change.table;
+    all_[use].begins_at = change.begins_at;
+  }
   // Each group has the event; the first one counts.
   auto& values = all_[use].values;
   if (change.kind == Kind::kSet && (values.empty() || values.back().second != change.table))

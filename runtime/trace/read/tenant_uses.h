@@ -26,6 +26,7 @@ struct TenantUse {
   uint32_t tenancy = 0;
   std::string name;   // "alice"
   std::string table;  // of the join; "": the tenant is in the graph's file, or its join was retired
+  int64_t begins_at = 0;  // of the join: TenantChange
   /// Values that were set (graph/tenant_values.h), in order of time.
   std::vector<std::pair<Time, std::string>> values = {};
   Time joined;  // the first group's event; of a tenant of the file, before every step
