@@ -22,6 +22,8 @@ struct TenantLimits {
   int64_t inflight = 64;             // rollouts at once
   int64_t max_off_policy_steps = 8;  // steps
   int64_t turns_max = 8;             // turns of one trajectory
+  bool clients = false;              // tenants may be trained by clients
+  int64_t snapshots = 8;             // weights for samplers that one client keeps
   std::vector<std::string> targets = {"all-linear"};
   std::vector<std::string> optimizers;    // kinds; empty = the learner's alone
   std::vector<std::string> environments;  // names; empty = all of the program

@@ -85,6 +85,12 @@ const OptionSet& tenant_limits_options() {
                  between(0, 1 << 16) | unit("steps"), "largest max_off_policy_steps")
           .field("turns_max", &L::turns_max, between(1, 1 << 16) | unit("turns"),
                  "most turns of one trajectory")
+          .field("clients", &L::clients, any(),
+                 "tenants may have client = true: memory is planned for their snapshots, and a "
+                 "short file has a node that serves them")
+          .field("snapshots", &L::snapshots,
+                 between(1, static_cast<double>(kSnapshotsMax)) | unit("snapshots"),
+                 "most weights for samplers that one client keeps")
           .field("targets", &L::targets, between(1, 16) | unit("linears"),
                  "linear layers that adapters may have; [\"all-linear\"] means all except routers "
                  "and the head, lm_head")
