@@ -356,6 +356,9 @@ ResourceContract http_listener() {
           .field("keys_file", &H::keys_file, refers_to("file"),
                  "one key per line, KEY or KEY TENANT; clients send it as Bearer or X-API-Key")
           .field("key_prefix", &H::key_prefix, any(), "how each key begins: \"tml-\" for Tinker")
+          .field("tenant_tokens", &H::tenant_tokens, any(),
+                 "in a run of `serve` every request needs a key, and the token of a tenant that "
+                 "begins with key_prefix is one")
           .field("url", &H::url, any(),
                  "by which servers of environments reach it, http://host:port; empty: 'listen'")
           .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),

@@ -1,10 +1,7 @@
 #include "runtime/control/control_api.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <charconv>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -35,51 +32,21 @@ TokenHolder holder_of(const std::string& text) {
 
 }  // namespace
 
-/// The tokens that count now. Any thread.
-class ControlApi::Known {
- public:
-  explicit Known(fs::path run_folder) : run_folder_(std::move(run_folder)) {}
-
-  std::optional<TokenHolder> find(std::string_view token) const {
-    const std::lock_guard lock(mutex_);
-    return tokens_.holder_of(token);
-  }
-  /// Reads the file if it has changed. If it cannot be read, the tokens before stay.
-  Status look() {
-    const auto facts = facts_now();
-    if (facts == read_) return ok();
-    read_ = facts;
-    auto tokens = read_control_tokens(run_folder_);
-    if (!tokens.ok()) return tokens.error();
-    const std::lock_guard lock(mutex_);
-    tokens_ = *std::move(tokens);
-    return ok();
-  }
-
- private:
-  struct Facts {
-    ino_t inode = 0;
-    int64_t size = -1, modified_ns = 0;
-    friend bool operator==(const Facts&, const Facts&) = default;
-  };
-  Facts facts_now() const {
-    struct stat found {};
-    if (::lstat(control_tokens_file(run_folder_).c_str(), &found) != 0) return {};
-    return {found.st_ino, found.st_size,
-            int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
-  }
-
-  const fs::path run_folder_;
-  std::optional<Facts> read_;  // used by the session's thread
-  mutable std::mutex mutex_;
-  ControlTokens tokens_;  // guarded by mutex_
-};
-
 std::function<bool(const TokenHolder&)> hosted_holders(const fs::path& run_folder) {
   const auto names = hosted_names(run_folder);
   return [all = std::set<std::string>(names.begin(), names.end())](const TokenHolder& holder) {
     return all.contains(holder.name());
   };
+}
+
+Result<std::string> new_tenant_token(const fs::path& run_folder, const TokenHolder& holder,
+                                     std::string chosen) {
+  const auto clients = hosted_clients(run_folder);
+  const bool has_clients = std::ranges::find(clients, holder.name()) != clients.end();
+  const auto prefix = has_clients ? kClientKeyPrefix : kControlTokenPrefix;
+  if (!chosen.empty()) RETURN_IF_ERROR(check_chosen_token(chosen, prefix));
+  if (chosen.empty()) chosen = new_control_token(prefix);
+  return rotate_control_token(run_folder, holder, hosted_holders(run_folder), std::move(chosen));
 }
 
 Status validate(const ControlApiOptions& options) {
@@ -103,7 +70,7 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
     ASSIGN_OR_RETURN(new_token,
                      rotate_control_token(run_folder, TokenHolder(), hosted_holders(run_folder)));
   }
-  auto known = std::make_shared<Known>(run_folder);
+  auto known = std::make_shared<TokensFile>(run_folder);
   RETURN_IF_ERROR(known->look());
   HttpListenerOptions listens;
   listens.listen = options.address;
@@ -127,7 +94,7 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   return made;
 }
 
-ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
+ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<TokensFile> known,
                        std::shared_ptr<HttpListener> listener,
                        std::function<void(const std::string&)> warn)
     : run_folder_(run_folder),
@@ -139,8 +106,7 @@ ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
                                  const ControlRequests::Reply& made) { reply(request, made); },
                  .new_token =
                      [this](const TokenHolder& holder) {
-                       return rotate_control_token(run_folder_, holder,
-                                                   hosted_holders(run_folder_));
+                       return new_tenant_token(run_folder_, holder);
                      },
                  .audit = [this](const AuditEntry& entry) { note(entry); },
                  .wall_time = [] { return iso_time(wall_seconds()); }}),

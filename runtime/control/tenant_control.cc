@@ -69,7 +69,16 @@ Result<RemovedFiles> files_of(const Json& content) {
 
 }  // namespace
 
-std::vector<std::string> hosted_names(const fs::path& run_folder) {
+namespace {
+
+/// Whether clients train the tenant of a resolved table.
+bool is_client_table(const std::string& table) {
+  return table.find("\nclient = true\n") != std::string::npos;
+}
+
+/// Names in files of the tenants in the run's table for which `is_wanted`, given their tables.
+std::vector<std::string> names_in_file(const fs::path& run_folder,
+                                       bool (*is_wanted)(const std::string& table)) {
   std::vector<std::string> names;
   const auto text = read_text_file(tenants_file(run_folder), kTenantsFileBytesMax);
   if (!text.ok()) return names;
@@ -79,13 +88,24 @@ std::vector<std::string> hosted_names(const fs::path& run_folder) {
   for (const Json& one : tenants->as_array()) {
     const auto name = one.get_string("name");
     const auto number = one.get_int("number");
-    if (!name.ok() || !number.ok()) continue;
+    const auto table = one.get_string("table");
+    if (!name.ok() || !number.ok() || !table.ok() || !is_wanted(*table)) continue;
     HostedTenant tenant;
     tenant.name = *name;
     tenant.tenancy = static_cast<uint32_t>(*number);
     names.push_back(tenancy_name(named(tenant)));
   }
   return names;
+}
+
+}  // namespace
+
+std::vector<std::string> hosted_names(const fs::path& run_folder) {
+  return names_in_file(run_folder, [](const std::string&) { return true; });
+}
+
+std::vector<std::string> hosted_clients(const fs::path& run_folder) {
+  return names_in_file(run_folder, &is_client_table);
 }
 
 ServedTenant served_tenant(const HostedTenant& tenant) {
@@ -429,6 +449,7 @@ Json TenantControl::picture(const HostedTenant& tenant, bool with_table) const {
       .set("slot", tenant.slot.value)
       .set("number", tenant.tenancy)
       .set("folder", checkpoints_folder(setup_.run_folder, label, plan_.layout_tenants()).string());
+  if (is_client_table(tenant.table)) one.set("client", true);
   if (!tenant.why.empty()) one.set("why", tenant.why);
   if (tenant.is_removed) one.set("is_removed", true);
   std::vector<std::string> late;

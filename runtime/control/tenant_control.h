@@ -41,6 +41,9 @@ std::filesystem::path tenants_file(const std::filesystem::path& run_folder);
 /// there is no table, or if it is damaged, which TenantControl::open() reports.
 std::vector<std::string> hosted_names(const std::filesystem::path& run_folder);
 
+/// Those of them that clients train.
+std::vector<std::string> hosted_clients(const std::filesystem::path& run_folder);
+
 /// The tenant as the status of the run shows it. Its steps and share are read from its table.
 ServedTenant served_tenant(const HostedTenant& tenant);
 

@@ -23,6 +23,7 @@ struct HttpListenerOptions {
   std::string listen = "127.0.0.1:8000";  // address:port; port 0: any free one
   std::string keys_file;                  // needed beyond loopback
   std::string key_prefix;                 // with which each key begins
+  bool tenant_tokens = false;             // in a served run tokens of tenants are the keys
   std::string url;                        // by which servers of environments reach it; empty: from
                                           // `listen`
   int64_t connections_max = 8192;
