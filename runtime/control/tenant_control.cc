@@ -89,7 +89,7 @@ std::vector<std::string> names_in_file(const fs::path& run_folder,
     const auto name = one.get_string("name");
     const auto number = one.get_int("number");
     const auto table = one.get_string("table");
-    if (!name.ok() || !number.ok() || !table.ok() || !is_wanted(*table)) continue;
+    if (!name.ok() || !number.ok() || !is_wanted(table.ok() ? *table : "")) continue;
     HostedTenant tenant;
     tenant.name = *name;
     tenant.tenancy = static_cast<uint32_t>(*number);
