@@ -35,7 +35,7 @@ struct ClientRequest {
   std::string path;        // its target up to '?'
   std::string session;     // header X-Session-ID; empty: none
   std::string request_id;  // header X-Request-ID; empty: none
-  std::string tenant;      // the tenant that its key is for; empty: any
+  std::string tenant;      // tenancy_name() of the tenant that its key is for; empty: any
   int32_t engine = -1;     // header X-data-parallel-rank; -1: none
   int64_t received = 0;    // when its last byte came: seconds since 1970
   std::string body;

@@ -165,7 +165,8 @@ void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
   }
   // Without the keys that a file with the other kind of tenant must not have.
   writer.options(tenant_options(), &tenant, written,
-                 tenant.is_client ? keys_of_loops() : std::vector<std::string>{"client"});
+                 tenant.is_client ? keys_of_loops()
+                                  : std::vector<std::string>{"client", "snapshots"});
 }
 
 /// Services of the operator: tenants name them.

@@ -255,6 +255,9 @@ struct Tenant {
   /// A client trains it by halves of a step, so it has no environment, groups or batches
   /// (docs/design/client-steps.md). The instances of nodes for loops are vacant in its slot.
   bool is_client = false;
+  /// Weights for samplers that its client keeps beside the moving ones. A loop has them where a
+  /// client may have its slot later.
+  int64_t snapshots = 0;
   /// Share of engines and learner, by tokens, while other tenants need them too. 0 in a file means
   /// an equal part of what the other tenants leave; here that part is filled in, above 0.
   double share = 0;
@@ -298,6 +301,8 @@ struct Tenant {
     return label.empty() ? environment.shown_name() : label;
   }
 };
+/// Most snapshots of a client: weights for samplers that stay as they are.
+inline constexpr size_t kSnapshotsMax = 16;
 /// `max_steps` of a tenant that a client trains: it does not end by steps.
 inline constexpr int64_t kClientStepsMax = INT32_MAX;
 /// Most environments of one tenant, and the largest weight of one.

@@ -23,6 +23,8 @@ struct TenantLimits {
   int64_t max_off_policy_steps = 8;  // steps
   int64_t turns_max = 8;             // turns of one trajectory
   int64_t tokens_per_second = 0;     // of engines for each tenant; 0 = no limit
+  bool clients = false;              // tenants may be trained by clients
+  int64_t snapshots = 8;             // weights for samplers that one client keeps
   std::vector<std::string> targets = {"all-linear"};
   std::vector<std::string> optimizers;    // kinds; empty = the learner's alone
   std::vector<std::string> environments;  // names; empty = all of the program

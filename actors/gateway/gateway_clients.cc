@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/common/client_key.h"
 #include "actors/gateway/gateway.h"
 #include "actors/gateway/program_version.h"
 #include "graph/base/file_digest.h"
@@ -125,7 +126,7 @@ std::vector<TenantSlot> Gateway::tenants_served_as(const std::string& model,
   std::vector<TenantSlot> found;
   for (const TenantSlot slot : services().tenants()) {
     const Tenant& tenant = services().tenant(slot);
-    if (!client.tenant.empty() && client.tenant != tenant.name) continue;
+    if (!may_use(client, tenant)) continue;
     if (std::ranges::find(tenant.served_as, model) != tenant.served_as.end()) found.push_back(slot);
   }
   return found;
@@ -136,7 +137,7 @@ Result<TenantSlot> Gateway::tenant_of(const std::string& model, const ClientRequ
   TenantSlot found, last;
   for (const TenantSlot slot : services().tenants()) {
     const std::string& name = services().tenant(slot).name;
-    if (!client.tenant.empty() && client.tenant != name) continue;
+    if (!may_use(client, services().tenant(slot))) continue;
     names.push_back(name);
     last = slot;
     if (name == model) found = slot;
@@ -317,7 +318,7 @@ std::string Gateway::models(const ClientRequest& client) const {
   };
   for (const TenantSlot slot : services().tenants()) {
     const Tenant& tenant = services().tenant(slot);
-    if (!client.tenant.empty() && client.tenant != tenant.name) continue;
+    if (!may_use(client, tenant)) continue;
     add(tenant.name, tenant);
     for (const std::string& name : tenant.served_as)
       if (tenants_served_as(name, client).size() == 1) add(name, tenant);

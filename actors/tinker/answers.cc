@@ -174,7 +174,8 @@ std::string telemetry_answer() { return Json::object().set("status", "accepted")
 
 std::string health_answer() { return Json::object().set("status", "ok").dump(); }
 
-std::string capabilities_answer(const std::vector<ServedModel>& models) {
+std::string capabilities_answer(const std::vector<ServedModel>& models,
+                                const std::vector<ServedClient>& clients) {
   Json list = Json::array();
   for (const ServedModel& model : models)
     list.push_back(Json::object()
@@ -182,7 +183,20 @@ std::string capabilities_answer(const std::vector<ServedModel>& models) {
                        .set("max_context_length", model.context_tokens)
                        .set("trainable", true)
                        .set("sampleable", true));
-  return Json::object().set("supported_models", std::move(list)).dump();
+  Json tenants = Json::array();
+  for (const ServedClient& client : clients)
+    tenants.push_back(
+        Json::object()
+            .set("tenant", client.tenant)
+            .set("open_models_max", 1)
+            .set("open_model", client.open_model.empty() ? Json() : Json(client.open_model))
+            .set("lora_rank", client.rank)
+            .set("snapshots_max", client.snapshots_max)
+            .set("samples_max", client.samples_max));
+  return Json::object()
+      .set("supported_models", std::move(list))
+      .set("tenants", std::move(tenants))
+      .dump();
 }
 
 std::string model_answer(std::string_view model) {

@@ -40,6 +40,15 @@ struct ServedModel {
   int64_t context_tokens = 0;
 };
 
+/// What one tenant of a client may have. Fields beyond the wire's: the SDK passes over them.
+struct ServedClient {
+  std::string tenant;
+  std::string open_model;  // empty: none
+  int64_t rank = 0;
+  int64_t snapshots_max = 0;
+  int64_t samples_max = 0;  // at once
+};
+
 struct ModelInfo {
   std::string model;
   std::string base_model;
@@ -54,7 +63,8 @@ std::string session_answer(std::string_view session);
 std::string empty_answer();
 std::string telemetry_answer();
 std::string health_answer();
-std::string capabilities_answer(const std::vector<ServedModel>& models);
+std::string capabilities_answer(const std::vector<ServedModel>& models,
+                                const std::vector<ServedClient>& clients);
 std::string model_answer(std::string_view model);
 std::string info_answer(const ModelInfo& info);
 /// Numbers that are not finite are left out: JSON has none, and the client reads no null.

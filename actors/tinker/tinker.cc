@@ -20,8 +20,7 @@ constexpr int kStepCallBits = 16;
 constexpr Duration kHold = Duration::seconds(40);
 // Rollouts number their requests from 0, a gateway from 2^47.
 constexpr uint64_t kFirstGenerate = uint64_t{1} << (kRequestBits - 2);
-// As many as a trainer keeps (actors/trainer/client_steps.h).
-constexpr int64_t kSnapshotsMost = 16;
+constexpr auto kSnapshotsMost = static_cast<int64_t>(kSnapshotsMax);
 
 Amount num_tenants() {
   return {[](const void*, std::span<const Tenant> tenants) { return std::ssize(tenants); },
@@ -54,7 +53,8 @@ Contract Tinker::contract() {
       .option("attempts_max", &O::attempts_max, count_from(0),
               "engine losses or failures that one sequence survives")
       .option("snapshots_max", &O::snapshots_max, between(1, kSnapshotsMost) | unit("snapshots"),
-              "weights for samplers that one tenant keeps; the one unused longest is dropped")
+              "weights for samplers that one tenant keeps, at most its 'snapshots'; the one unused "
+              "longest is dropped")
       .option("sessions_max", &O::sessions_max, between(1, 4096) | unit("sessions"),
               "open sessions of one tenant; a further one gets the status 429")
       .option("samplers_max", &O::samplers_max, between(1, 65536) | unit("samplers"),
@@ -91,7 +91,7 @@ Contract Tinker::contract() {
       .state([](auto& f) {
         using T = Tinker;
         f("tenants", &T::tenants_)("sessions", &T::sessions_)(
-            "ended_sessions", &T::ended_sessions_)("models", &T::models_)(
+            "ended_sessions", &T::ended_sessions_)("left", &T::left_)("models", &T::models_)(
             "samplers", &T::samplers_)("saved", &T::saved_)("jobs", &T::jobs_)(
             "samples", &T::samples_)("requests", &T::requests_)("polls", &T::polls_)(
             "order", &T::order_)("answers", &T::answers_)("asked", &T::asked_)(
@@ -189,6 +189,7 @@ void Tinker::on_request(uint64_t call, const Client& client) {
   services().count("client_requests", 1);
   const Status done = [&]() -> Status {
     ASSIGN_OR_RETURN(const RouteMatch match, read_route(client.method, client.path));
+    RETURN_IF_ERROR(check_key(client));
     RETURN_IF_ERROR(check_content_type(match.route, client));
     if (match.route == Route::kRetrieveFuture) return retrieve(call, client);
     ASSIGN_OR_RETURN(std::string body, answer(match, client));
@@ -330,6 +331,14 @@ void Tinker::on_closed(const std::vector<uint64_t>& calls) {
     if (polls_.erase(call) > 0) services().count("clients_gone", 1);
 }
 
+/// Why a request has no answer yet. The client shows it to a person.
+QueueState Tinker::queue_state(uint64_t future) const {
+  if (paused_.contains(answers_.tenant_of(future))) return QueueState::kPausedCapacity;
+  const auto job = jobs_.find(future);
+  const bool waits = job != jobs_.end() && !job->second.is_sent && waits_for_session(job->second);
+  return waits ? QueueState::kPausedCapacity : QueueState::kActive;
+}
+
 Time Tinker::next_deadline() const {
   Time next = std::min(order_.next_expiry(), answers_.next_expiry());
   for (const auto& [call, poll] : polls_) next = std::min(next, poll.deadline);
@@ -360,7 +369,8 @@ Status Tinker::on_deadline() {
       ++poll;
       continue;
     }
-    reply(poll->first, 200, try_again_answer(poll->second.future, QueueState::kActive),
+    const uint64_t future = poll->second.future;
+    reply(poll->first, 200, try_again_answer(future, queue_state(future)),
           poll->second.request_id);
     poll = polls_.erase(poll);
   }

@@ -11,11 +11,13 @@
 /// Each of these requests has a future. Its answer stays here until the client has fetched it.
 ///
 /// A tenant serves one model at a time. It is bound when the model is created, after a reset of the
-/// adapter, and free again when the model is unloaded or its session ends.
+/// adapter, and free again when the model is unloaded or its session ends. Tenants join and leave
+/// while others train; a key is for one use of a slot.
 ///
 /// Threads: pooled. State: all open requests. Order: requests of a model run by their number.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/common/client_key.h"
 #include "actors/messages/client.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/policy.h"
@@ -99,6 +102,7 @@ class Tinker final : public Actor {
   size_t num_clients() const;
   void on_closed(const std::vector<uint64_t>& calls);
   Status on_deadline();
+  tinker::QueueState queue_state(uint64_t future) const;
   /// Has the deadlines looked at then, or earlier.
   void wake_at(Time time);
   Time next_deadline() const;
@@ -106,7 +110,11 @@ class Tinker final : public Actor {
   // tinker_sessions.cc: sessions, models, samplers and their names
   /// The tenant of a new session.
   Result<TenantSlot> tenant_of(const Client& client, const std::string& wanted) const;
-  bool may_use(const Client& client, TenantSlot tenant) const;
+  bool may_use(const Client& client, TenantSlot tenant) const {
+    return primerl::may_use(client, services().tenant(tenant));
+  }
+  /// kNotFound: the tenant of the client's key has left. kUnavailable: it has not started.
+  Status check_key(const Client& client) const;
   Result<tinker::Session*> find_session(const std::string& name, const Client& client);
   Result<tinker::Model*> find_model(const std::string& name, const Client& client);
   Result<tinker::Sampler*> find_sampler(const std::string& name, const Client& client);
@@ -165,6 +173,7 @@ class Tinker final : public Actor {
   /// A new model waits while the client of the open one may have gone: until that session ends, or
   /// has a request. A client that starts again at once is served so.
   bool waits_for_session(const tinker::Job& job) const;
+  int64_t snapshots_max(TenantSlot tenant) const;
   /// Refuses a job whose turn has come. It may queue a job that comes first: then false.
   Result<bool> prepare(tinker::Job& job);
   Result<bool> prepare_snapshot(const tinker::Job& job);
@@ -218,6 +227,7 @@ class Tinker final : public Actor {
   std::map<TenantSlot, tinker::TenantState> tenants_;
   std::map<std::string, tinker::Session> sessions_;
   std::map<uint64_t, TenantSlot> ended_sessions_;  // by number, the newest
+  std::deque<std::string> left_;                   // names of tenants that have left, the newest
   std::map<std::string, tinker::Model> models_;    // open ones
   std::map<std::string, tinker::Sampler> samplers_;
   std::map<std::string, tinker::Saved> saved_;                           // by path

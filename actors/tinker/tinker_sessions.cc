@@ -15,6 +15,7 @@ using namespace tinker;  // NOLINT: its names are those of the wire
 namespace {
 
 constexpr size_t kEndedSessionsMax = 4096;
+constexpr size_t kLeftMax = 1024;
 constexpr std::string_view kMlpTargets[] = {"gate_proj", "up_proj", "down_proj", "fc1", "fc2"};
 
 bool is_mlp(std::string_view target) {
@@ -50,8 +51,15 @@ Error no_such(std::string_view what, const std::string& name) {
 
 }  // namespace
 
-bool Tinker::may_use(const Client& client, TenantSlot tenant) const {
-  return client.tenant.empty() || services().tenant(tenant).name == client.tenant;
+Status Tinker::check_key(const Client& client) const {
+  if (client.tenant.empty()) return ok();
+  for (const TenantSlot slot : services().tenants())
+    if (may_use(client, slot)) return ok();
+  if (std::ranges::find(left_, client.tenant) != left_.end())
+    return error(Code::kNotFound, "tenant '{}' of this key has left the run", client.tenant);
+  return error(Code::kUnavailable, "tenant '{}' of this key is not here yet, or has left",
+               client.tenant)
+      .note("`primerl-graph tenant ls` shows its state");
 }
 
 size_t Tinker::num_clients() const {
@@ -167,19 +175,28 @@ Status Tinker::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
   return ok();
 }
 
-/// A later tenant of the slot finds none of its names.
+/// Its open requests fail, and a later tenant of the slot finds none of its names.
 void Tinker::drop_tenant(TenantSlot slot) {
+  const std::string label = tenancy_name(services().tenant(slot));
+  const Error left = error(Code::kCancelled, "tenant '{}' has left the run", label);
+  std::vector<uint64_t> samples, jobs;
+  for (const auto& [number, sample] : samples_)
+    if (sample.tenant == slot) samples.push_back(number);
+  for (const uint64_t number : samples) fail_sample(number, left);
+  for (const auto& [name, model] : models_)
+    if (model.tenant == slot) (void)order_.drop(name);
+  for (const auto& [number, job] : jobs_)
+    if (job.tenant == slot) jobs.push_back(number);
+  for (const uint64_t number : jobs) {
+    fail(number, left);
+    end_job(number);
+  }
   std::vector<std::string> sessions;
   for (const auto& [name, session] : sessions_)
     if (session.tenant == slot) sessions.push_back(name);
   for (const std::string& name : sessions) end_session(name);
-  std::vector<uint64_t> left;
-  for (const auto& [number, job] : jobs_)
-    if (job.tenant == slot) left.push_back(number);
-  for (const uint64_t number : left) {
-    fail(number, error(Code::kCancelled, "tenant '{}' has left", services().tenant(slot).name));
-    end_job(number);
-  }
+  left_.push_back(label);
+  if (left_.size() > kLeftMax) left_.pop_front();
   tenants_.erase(slot);
   answers_.drop(slot);
   std::erase_if(ended_sessions_, [slot](const auto& each) { return each.second == slot; });
@@ -322,6 +339,7 @@ Result<std::string> Tinker::get_info(const Client& client) {
 
 std::string Tinker::capabilities(const Client& client) const {
   std::vector<ServedModel> models;
+  std::vector<ServedClient> clients;
   const auto add = [&](const std::string& name, const Tenant& tenant) {
     const bool is_there = std::ranges::find(models, name, &ServedModel::name) != models.end();
     if (!is_there && !name.empty()) models.push_back({name, tenant.seq_len});
@@ -331,8 +349,11 @@ std::string Tinker::capabilities(const Client& client) const {
     if (!tenant.is_client || !may_use(client, slot)) continue;
     for (const std::string& name : tenant.served_as) add(name, tenant);
     add(tenant.base_model, tenant);
+    const auto state = tenants_.find(slot);
+    clients.push_back({tenancy_name(tenant), state == tenants_.end() ? "" : state->second.model,
+                       tenant.adapter.rank, snapshots_max(slot), inflight_max(slot)});
   }
-  return capabilities_answer(models);
+  return capabilities_answer(models, clients);
 }
 
 Status Tinker::add_sampler(const std::string& name, Sampler sampler) {

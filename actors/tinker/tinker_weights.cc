@@ -34,8 +34,9 @@ Result<bool> Tinker::prepare(Job& job) {
     return error(Code::kInvalid, "tenant '{}' serves one model at a time, '{}' is open",
                  services().tenant(job.tenant).name, tenant.model)
         .note(
-            fmt::format("end its session or unload it; the session of a client that has gone ends "
-                        "{} after its last request",
+            fmt::format("end its session (ServiceClient.close) or unload it, then create a model "
+                        "again; the session of a client that has gone ends {} after its last "
+                        "request. For two models at once, add a second tenant",
                         to_string(options_.session_timeout)));
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
@@ -55,6 +56,11 @@ Result<bool> Tinker::prepare(Job& job) {
   return job.kind == JobKind::kSnapshot ? prepare_snapshot(job) : Result<bool>(true);
 }
 
+int64_t Tinker::snapshots_max(TenantSlot tenant) const {
+  const int64_t own = services().tenant(tenant).snapshots;
+  return own > 0 ? std::min(own, options_.snapshots_max) : options_.snapshots_max;
+}
+
 bool Tinker::is_snapshot_in_use(TenantSlot tenant, AdapterId adapter) const {
   return std::ranges::any_of(samples_, [&](const auto& each) {
     return each.second.tenant == tenant && each.second.adapter == adapter;
@@ -68,7 +74,7 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
     ASSIGN_OR_RETURN(const bool is_free, free_path(job.tenant, to_path(job.saved)));
     if (!is_free) return false;
   }
-  if (std::ssize(tenant.snapshots) < options_.snapshots_max) return true;
+  if (std::ssize(tenant.snapshots) < snapshots_max(job.tenant)) return true;
   AdapterId oldest;
   uint64_t used = 0;
   for (const auto& [adapter, snapshot] : tenant.snapshots) {
@@ -80,7 +86,8 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
   if (oldest.is_none())
     return error(Code::kExhausted, "all {} weights for samplers of tenant '{}' have open samples",
                  tenant.snapshots.size(), services().tenant(job.tenant).name)
-        .note("wait for the samples, or raise 'snapshots_max' of the tinker node");
+        .note("wait for the samples, or raise 'snapshots' of the tenant and of the limits, and "
+              "'snapshots_max' of the tinker node");
   drop_snapshot(job.tenant, oldest);
   return false;
 }

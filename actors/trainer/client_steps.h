@@ -25,9 +25,8 @@
 
 namespace primerl {
 
-/// Most saved weights of a client, and most of its snapshots that are in use.
+/// Most saved weights of a client.
 inline constexpr size_t kSavedWeightsMax = 64;
-inline constexpr size_t kSnapshotsMax = 16;
 /// Replaced or removed folders wait for a checkpoint. With so many of them nothing is replaced, and
 /// together with saved weights there are at most kSavedWeightsMax more. So a removal is always
 /// possible: its folder counts already.

@@ -94,6 +94,7 @@ std::vector<std::string> keys_of_loops() {
 /// The smallest numbers of a loop, so that no bound or memory grows by groups that it never has.
 void fill_client(Tenant& tenant) {
   if (!tenant.is_client) return;
+  if (tenant.snapshots == 0) tenant.snapshots = static_cast<int64_t>(kSnapshotsMax);
   tenant.group_size = tenant.batch_size = tenant.turns_max = 1;
   tenant.max_off_policy_steps = 0;
   tenant.max_steps = kClientStepsMax;
@@ -101,15 +102,27 @@ void fill_client(Tenant& tenant) {
 }
 
 void check_clients(Draft& draft) {
-  for (const DraftTenant& drafted : draft.tenants)
-    if (drafted.tenant.is_client) check_client(draft, drafted);
+  for (const DraftTenant& drafted : draft.tenants) {
+    if (drafted.tenant.is_client) {
+      check_client(draft, drafted);
+    } else if (const Entry* const written = drafted.spec->table->find("snapshots")) {
+      draft.diagnostics
+          .error("G085", written->key_span, "'snapshots' of tenant '{}' has no meaning",
+                 drafted.spec->name)
+          .note("snapshots are weights that a client keeps for its samplers")
+          .suggest("remove 'snapshots', or write client = true");
+    }
+  }
 }
 
 /// A tenant of clients needs a node that serves them: the one that sends passes to its trainer.
+/// So do limits that let clients join. Limits that do not have refused the tenant already.
 void check_servers_of_clients(Draft& draft) {
+  const bool may_join = draft.any_tenant && draft.settings.tenant_limits.clients;
+  if (draft.spec.has_lost_edges || (draft.any_tenant && !may_join)) return;
   const auto first = std::ranges::find_if(
       draft.tenants, [](const DraftTenant& drafted) { return drafted.tenant.is_client; });
-  if (first == draft.tenants.end() || draft.spec.has_lost_edges) return;
+  if (first == draft.tenants.end() && !may_join) return;
   const auto sends_passes = [&draft](const DraftEdge& edge) {
     if (!edge.is_whole()) return false;
     const auto& node = draft.nodes[static_cast<size_t>(edge.from)];
@@ -117,10 +130,15 @@ void check_servers_of_clients(Draft& draft) {
            node.contract->outputs[static_cast<size_t>(edge.output)].type->name == kPassMessage;
   };
   if (std::ranges::any_of(draft.edges, sends_passes)) return;
+  const bool is_of_limits = first == draft.tenants.end();
+  const std::string what = is_of_limits
+                               ? std::string("[graph.tenant_limits] has clients = true")
+                               : fmt::format("tenant '{}' has client = true", first->spec->name);
   draft.diagnostics
-      .error("G085", value_span(*first->spec, "client"),
-             "tenant '{}' has client = true, but no node of the graph serves clients",
-             first->spec->name)
+      .error("G085",
+             is_of_limits ? value_span(*draft.any_tenant->spec, "clients")
+                          : value_span(*first->spec, "client"),
+             "{}, but no node of the graph serves clients", what)
       .suggest(
           "remove [edges]: then a tinker node is implied, or add [resource.tinker] (kind = "
           "\"outside\", backend = \"http\"), [node.tinker] and its edges");

@@ -23,6 +23,7 @@ constexpr LimitedNumber kLimitedNumbers[] = {
     {"inflight", &Tenant::inflight, &TenantLimits::inflight},
     {"max_off_policy_steps", &Tenant::max_off_policy_steps, &TenantLimits::max_off_policy_steps},
     {"turns_max", &Tenant::turns_max, &TenantLimits::turns_max},
+    {"snapshots", &Tenant::snapshots, &TenantLimits::snapshots},
 };
 
 constexpr std::string_view kAllLinear = "all-linear", kHead = "lm_head";
@@ -63,6 +64,7 @@ Tenant largest_tenant(const TenantLimits& limits, std::string name) {
   tenant.name = std::move(name);
   for (const auto& number : kLimitedNumbers) tenant.*number.value = limits.*number.limit;
   tenant.tokens_per_second = limits.tokens_per_second;
+  if (!limits.clients) tenant.snapshots = 0;
   tenant.adapter.rank = limits.rank;
   tenant.adapter.targets = limits.targets;
   return tenant;
@@ -78,6 +80,7 @@ class LimitRule {
         limits_(draft.settings.tenant_limits) {}
 
   void check() {
+    check_client();
     for (const auto& number : kLimitedNumbers) check_number(number);
     check_adapter();
     check_optimizer();
@@ -101,9 +104,19 @@ class LimitRule {
     return draft_.diagnostics.error("G096", span, "{}", text);
   }
 
+  void check_client() {
+    if (!tenant_.is_client || limits_.clients) return;
+    refuse(value_span(*drafted_.spec, "client"),
+           fmt::format("tenant '{}' has client = true, and the graph allows no clients",
+                       drafted_.spec->name))
+        .note("'clients' of [graph.tenant_limits] is false")
+        .suggest("write clients = true in [graph.tenant_limits], and start the graph with it");
+  }
+
   void check_number(const LimitedNumber& number) {
     const int64_t value = tenant_.*number.value, limit = limits_.*number.limit;
     if (value <= limit) return;
+    if (number.value == &Tenant::snapshots && !limits_.clients) return;  // see check_client()
     refuse(value_span(*drafted_.spec, number.key),
            fmt::format("'{}' {} of tenant '{}' is more than the graph allows, {}", number.key,
                        value, drafted_.spec->name, limit))
@@ -261,9 +274,14 @@ void apply_limits(const NamedTable& spec, Tenant& tenant, const Draft& draft) {
     if (spec.table->find(number.key) != nullptr) continue;
     int64_t& value = tenant.*number.value;
     const int64_t limit = limits.*number.limit;
-    // Without a number of its own a tenant may have all rollouts of the node in flight.
-    value = number.value == &Tenant::inflight ? limit : std::min(value, limit);
+    // Without a number of its own a tenant may have all rollouts of the node in flight, and a
+    // client all snapshots.
+    const bool has_no_default =
+        number.value == &Tenant::inflight || number.value == &Tenant::snapshots;
+    value = has_no_default ? limit : std::min(value, limit);
   }
+  // A client may have the slot of a loop later, so a loop's slot has space for snapshots too.
+  if (!limits.clients) tenant.snapshots = 0;
 }
 
 void check_limited_optimizers(Draft& draft) {

@@ -150,6 +150,7 @@ kind = "outside"
 backend = "http"
 listen = "127.0.0.1:8000"
 key_prefix = "tml-"
+tenant_tokens = true
 
 [node.tinker]
 actor = "tinker"

@@ -88,6 +88,12 @@ const OptionSet& tenant_limits_options() {
           .field("tokens_per_second", &L::tokens_per_second, between(0, 1 << 30) | unit("tokens"),
                  "most prompt tokens that are not cached and sampled tokens of a tenant's rollouts "
                  "and requests, a second, in the long run; 0 = no limit")
+          .field("clients", &L::clients, any(),
+                 "tenants may have client = true: memory is planned for their snapshots, and a "
+                 "short file has a node that serves them")
+          .field("snapshots", &L::snapshots,
+                 between(1, static_cast<double>(kSnapshotsMax)) | unit("snapshots"),
+                 "most weights for samplers that one client keeps")
           .field("targets", &L::targets, between(1, 16) | unit("linears"),
                  "linear layers that adapters may have; [\"all-linear\"] means all except routers "
                  "and the head, lm_head")

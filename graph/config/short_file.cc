@@ -120,10 +120,13 @@ bool has_driven_environment(Table& root) {
   return any_tenant(root, "environment", drives) || any_service(root, "environment", drives);
 }
 
-/// Whether clients train a tenant.
+/// Whether clients train a tenant, or may train one that joins.
 bool has_client(Table& root) {
-  return any_tenant(root, "client",
-                    [](const Value& client) { return client.is_bool() && client.as_bool(); });
+  const auto is_true = [](const Value& value) { return value.is_bool() && value.as_bool(); };
+  Table* const graph = table_at(root, "graph");
+  const Table* const limits = graph != nullptr ? table_at(*graph, "tenant_limits") : nullptr;
+  const Entry* const may_join = limits != nullptr ? limits->find("clients") : nullptr;
+  return (may_join != nullptr && is_true(may_join->value)) || any_tenant(root, "client", is_true);
 }
 
 /// Whether a tenant's reward, or one of its rewards, is a judge, or may be.

@@ -208,6 +208,10 @@ OptionSet make_tenant_options() {
       OptionsOf<T>()
           .field("client", &T::is_client, any(),
                  "a client trains it by halves of a step: it has no environment, groups or batches")
+          .field("snapshots", &T::snapshots,
+                 between(0, static_cast<double>(kSnapshotsMax)) | unit("snapshots"),
+                 "weights for samplers that its client keeps; the tinker node may keep fewer; 0: "
+                 "all that the graph allows")
           .field("group_size", &T::group_size, between(1, 1 << 16) | unit("rollouts"),
                  "rollouts of one task")
           .field("batch_size", &T::batch_size, between(1, 1 << 20) | unit("rollouts"),

@@ -267,6 +267,13 @@ class NodeRunnerCore::World final : public Services,
     return hand_over_waiting();
   }
 
+  Status change_tenant(TenantSlot slot, TenantChange::Kind kind) {
+    RETURN_IF_ERROR(start());
+    begin({});
+    RETURN_IF_ERROR(actor_->on_tenant(slot, kind));
+    return hand_over_waiting();
+  }
+
   Status peer(const PeerEvent& event) {
     RETURN_IF_ERROR(start());
     begin({});
@@ -357,6 +364,12 @@ NodeRunnerCore::~NodeRunnerCore() = default;
 void NodeRunnerCore::set_tenants(std::vector<Tenant> tenants) {
   CHECK(!world_->started_, "tenants are set before the actor starts");
   world_->set_tenants(std::move(tenants));
+}
+void NodeRunnerCore::change_tenants(std::vector<Tenant> tenants) {
+  world_->set_tenants(std::move(tenants));
+}
+Status NodeRunnerCore::change_tenant(TenantSlot slot, TenantChange::Kind kind) {
+  return world_->change_tenant(slot, kind);
 }
 void NodeRunnerCore::use(std::string_view name, Resource& resource) {
   world_->resources_[std::string(name)] = &resource;

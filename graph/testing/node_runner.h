@@ -77,6 +77,10 @@ class NodeRunnerCore {
   void set_checkpoint_folder(std::filesystem::path folder);
 
   // At any time.
+  /// Tenants join and leave: change_tenants() has the tenants from now on, and change_tenant() is
+  /// the step in which the actor hears of it.
+  void change_tenants(std::vector<Tenant> tenants);
+  Status change_tenant(TenantSlot slot, TenantChange::Kind kind);
   /// These instances use one copy of a resource. Without a call, no two instances do.
   void set_sharing(std::vector<InstanceId> instances);
   void set_targets(std::string_view output, std::vector<InstanceId> targets);

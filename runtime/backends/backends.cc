@@ -4,6 +4,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "graph/base/real_clock.h"
 #include "graph/base/suggest.h"
 #include "graph/frozen.h"
 #include "graph/plan_memory.h"
@@ -21,6 +22,7 @@
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
 #include "runtime/outside/http_listener.h"
+#include "runtime/outside/served_keys.h"
 #include "runtime/outside/slot_outside.h"
 
 namespace primerl {
@@ -163,6 +165,28 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
+/// A listener of clients. In a served run each tenant has a key of its own, as it joins.
+Result<std::shared_ptr<HttpListener>> listener_of(const Plan& plan, const PlanResource& resource,
+                                                  const BackendSetup& setup) {
+  auto options = *static_cast<const HttpListenerOptions*>(resource.options.get());
+  options.tenant_tokens &= setup.is_served;
+  std::vector<std::string> tenants;
+  for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
+  const auto log = [name = resource.name, log = setup.log](std::string_view line) {
+    if (log) log(fmt::format("'{}' {}", name, line));
+  };
+  if (!options.tenant_tokens) return make_http_listener(options, log, tenants);
+  ASSIGN_OR_RETURN(KeysFile file,
+                   KeysFile::open(options.keys_file, std::move(tenants), options.key_prefix));
+  HttpDoor door;
+  door.holder_of = [keys = std::make_shared<ServedKeys>(std::move(file), options.key_prefix,
+                                                        setup.run_folder, log)](
+                       std::string_view key) { return keys->holder_of(key, steady_now()); };
+  ASSIGN_OR_RETURN(auto listener, make_http_listener(options, std::move(door)));
+  log(fmt::format("listens on {}", listener->url()));
+  return listener;
+}
+
 Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
   auto options = engine_options_of<EngineOptions>(plan, resource);
@@ -241,13 +265,7 @@ std::vector<Backend> make_backends() {
       {"outside", "http",
        [](const Plan& plan, const PlanResource& resource,
           const BackendSetup& setup) -> Result<std::shared_ptr<Resource>> {
-         const auto& options = *static_cast<const HttpListenerOptions*>(resource.options.get());
-         std::vector<std::string> tenants;
-         for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
-         const auto log = [&](std::string_view line) {
-           if (setup.log) setup.log(fmt::format("'{}' {}", resource.name, line));
-         };
-         ASSIGN_OR_RETURN(auto listener, make_http_listener(options, log, tenants));
+         ASSIGN_OR_RETURN(auto listener, listener_of(plan, resource, setup));
          return std::shared_ptr<Resource>(std::move(listener));
        }},
       {"tokenizer", "",
@@ -298,6 +316,8 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
   setup.run_folder = run_folder;
   setup.log = std::move(log);
   ASSIGN_OR_RETURN(setup.run_id, facts.get_string("run_id"));
+  const Json* const served = facts.find("served");
+  setup.is_served = served != nullptr && served->is_bool() && served->as_bool();
   return setup;
 }
 

@@ -20,6 +20,7 @@ namespace primerl {
 struct BackendSetup {
   std::filesystem::path run_folder;      // empty outside a run: such resources are then refused
   std::string run_id;                    // of run.json
+  bool is_served = false;                // of run.json: tenants come and go
   ProcessId process{ProcessId::none()};  // the run's process that makes them; none outside a run
   std::function<void(std::string_view)> log;  // receives lines for a person; may be null
   /// The same for lines of processes outside, such as Python workers.

@@ -357,6 +357,9 @@ ResourceContract http_listener() {
           .field("key_prefix", &H::key_prefix, any(), "how each key begins: \"tml-\" for Tinker")
           .field("tls_cert", &H::tls_cert, refers_to("file"), "PEM file of the certificate: https")
           .field("tls_key", &H::tls_key, refers_to("file"), "PEM file of the certificate's key")
+          .field("tenant_tokens", &H::tenant_tokens, any(),
+                 "in a run of `serve` every request needs a key, and the token of a tenant that "
+                 "begins with key_prefix is one")
           .field("url", &H::url, any(),
                  "by which servers of environments reach it, http://host:port; empty: 'listen'")
           .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),

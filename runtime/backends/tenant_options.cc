@@ -6,7 +6,6 @@
 #include <string>
 #include <type_traits>
 
-#include "actors/trainer/client_steps.h"
 #include "graph/base/random.h"
 #include "graph/catalog.h"
 #include "graph/tenancies.h"
@@ -194,7 +193,8 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
     if (!tenant.adapter.is_there()) continue;
     // A client samples from its snapshots beside its moving weights. One more is published before
     // the oldest is dropped.
-    const int32_t num_snapshots = tenant.is_client ? static_cast<int32_t>(kSnapshotsMax) + 1 : 0;
+    const auto num_snapshots =
+        tenant.snapshots == 0 ? 0 : static_cast<int32_t>(tenant.snapshots) + 1;
     options.adapters_max += 1 + num_snapshots;
     num_slots += 1 + std::min(num_snapshots, kSlotsForSnapshots);
     largest_rank = std::max(largest_rank, static_cast<int32_t>(tenant.adapter.rank));

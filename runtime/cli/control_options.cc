@@ -1,7 +1,9 @@
 #include "runtime/cli/control_options.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "graph/base/files.h"
 #include "runtime/cli/run_facts.h"
 #include "runtime/control/tenant_control.h"
 #include "runtime/program/exit_code.h"
@@ -50,6 +52,29 @@ Result<std::unique_ptr<ControlApi>> open_control(const ControlArguments& argumen
   return control;
 }
 
+Result<std::string> read_client_key(const std::string& file) {
+  if (file.empty()) return std::string();
+  auto text = read_text_file(file, ControlTokens::kTokenBytesMax * 4);
+  if (!text.ok()) return std::move(text).error().while_doing("--key-file");
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t begin = std::min(text->find_first_not_of(kSpace), text->size());
+  std::string token = text->substr(begin, text->find_first_of(kSpace, begin) - begin);
+  if (const Status valid = check_chosen_token(token, kClientKeyPrefix); !valid.ok())
+    return Error(valid.error()).while_doing(fmt::format("reading '{}'", file));
+  return token;
+}
+
+Result<std::string> make_client_key(const std::string& run, const Json& tenant,
+                                    const std::string& chosen) {
+  ASSIGN_OR_RETURN(const std::string name, tenant.get_string("name"));
+  ASSIGN_OR_RETURN(const int64_t number, tenant.get_int("number"));
+  auto key = new_tenant_token(run_path(run), {name, static_cast<uint32_t>(number)}, chosen);
+  if (!key.ok())
+    return std::move(key).error().while_doing(fmt::format("the key of tenant '{}'", name)).note(
+        "the tenant has joined: `primerl-graph tenant token NAME` makes its key");
+  return key;
+}
+
 int make_token(const TokenArguments& arguments) {
   if (arguments.is_operator != arguments.name.empty())
     return fail(error(Code::kInvalid, "a token is for one tenant or for the operator")
@@ -71,8 +96,12 @@ int make_token(const TokenArguments& arguments) {
         error(Code::kExists, "{} has a token already, and only its hash is known", holder.who())
             .note("--rotate replaces it: the old one ends within a second"),
         kExitBadCommandLine);
-  const auto token = rotate_control_token(folder, holder, hosted_holders(folder));
-  if (!token.ok()) return fail(token.error(), kExitFailed);
+  const auto chosen = read_client_key(arguments.key_file);
+  if (!chosen.ok()) return fail(chosen.error(), kExitBadCommandLine);
+  const auto token = new_tenant_token(folder, holder, *chosen);
+  if (!token.ok())
+    return fail(token.error(),
+                token.error().code() == Code::kInvalid ? kExitBadCommandLine : kExitFailed);
   print_text(*token + "\n");
   return kExitDone;
 }

@@ -30,7 +30,17 @@ struct TokenArguments {
   std::string name;  // of a tenant; empty: see is_operator
   bool is_operator = false;
   bool rotates = false;
+  std::string key_file;  // with the key that a person has chosen; empty: a random one
 };
 int make_token(const TokenArguments& arguments);
+
+/// The key of clients in a file that a person wrote: its first word. Empty without a file.
+/// kInvalid: it is not a key.
+Result<std::string> read_client_key(const std::string& file);
+
+/// The key of the clients of a tenant that has joined, `tenant` as the run answered; `chosen`: the
+/// key, empty: a random one.
+Result<std::string> make_client_key(const std::string& run, const Json& tenant,
+                                    const std::string& chosen);
 
 }  // namespace primerl

@@ -39,6 +39,7 @@ struct TenantArguments {
   bool json = false;
   bool is_operator = false, rotates = false;  // of `token`
   std::vector<std::string> values;            // of `set`: "key=value"
+  std::string key_file;                       // of `add`, `token`: the key that a person has chosen
 };
 
 Json request(std::string_view verb, const std::string& name) {
@@ -275,6 +276,8 @@ Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
 }
 
 int add_tenant(const TenantArguments& arguments) {
+  const auto chosen = read_client_key(arguments.key_file);
+  if (!chosen.ok()) return fail(chosen.error(), kExitBadCommandLine);
   std::error_code fault;
   const fs::path file = fs::absolute(arguments.name, fault).lexically_normal();
   const Answered answered =
@@ -286,13 +289,31 @@ int add_tenant(const TenantArguments& arguments) {
     if (started.exit_code != kExitDone) return started.exit_code;
     tenant = std::move(started.answer);
   }
+  const Json is_client = member(tenant, "client");
+  const bool has_clients = is_client.is_bool() && is_client.as_bool();
+  if (!arguments.key_file.empty() && !has_clients)
+    return fail(error(Code::kInvalid, "tenant '{}' has joined, and --key-file has no effect",
+                      text_member(tenant, "name"))
+                    .note("only a tenant with client = true has a key"),
+                kExitBadCommandLine);
+  std::string key;
+  if (has_clients) {
+    const auto made = make_client_key(arguments.run, tenant, *chosen);
+    if (!made.ok()) return fail(made.error(), exit_code_of(made.error()));
+    key = *made;
+    tenant.set("token", key);
+  }
   if (arguments.json)
     print_json(tenant);
   else
-    print_text(fmt::format("{} is {}: {}\n", text_member(tenant, "name"),
-                           text_member(tenant, "state"), text_member(tenant, "folder")));
+    print_text(fmt::format("{} is {}: {}\n{}", text_member(tenant, "name"),
+                           text_member(tenant, "state"), text_member(tenant, "folder"),
+                           key.empty() ? "" : fmt::format("its key, shown only now: {}\n", key)));
   return kExitDone;
 }
+
+constexpr const char* kKeyFileDoc =
+    "a file with the key of the tenant's clients, \"tml-...\"; default: a random key";
 
 /// The flags of every action.
 void declare_common(Arguments& flags, TenantArguments& arguments) {
@@ -330,6 +351,7 @@ Command tenant_command() {
           [](Arguments& flags, TenantArguments& arguments) {
             flags.positional(arguments.name, "FILE", "a file with one [tenant.<name>] table");
             flags.flag(arguments.waits, "--wait", "returns when the tenant trains");
+            flags.text(arguments.key_file, "--key-file", "FILE", kKeyFileDoc);
           },
           add_tenant),
       action(
@@ -364,14 +386,16 @@ Command tenant_command() {
           },
           remove_tenant),
       action(
-          "token", "prints a new token for the control API", "primerl-graph tenant token alice",
+          "token", "prints a new token for the control API, the key of clients too",
+          "primerl-graph tenant token alice",
           [](Arguments& flags, TenantArguments& arguments) {
             flags.positional(arguments.name, "NAME", "a tenant of the run", false);
             flags.flag(arguments.is_operator, "--operator", "the operator's token instead");
             flags.flag(arguments.rotates, "--rotate", "replaces the token that there is");
+            flags.text(arguments.key_file, "--key-file", "FILE", kKeyFileDoc);
           },
           [](const TenantArguments& from) {
-            return make_token({from.run, from.name, from.is_operator, from.rotates});
+            return make_token({from.run, from.name, from.is_operator, from.rotates, from.key_file});
           })};
   return command;
 }

@@ -1,7 +1,5 @@
 #include "runtime/control/control_api.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <charconv>
 #include <mutex>
@@ -35,54 +33,21 @@ TokenHolder holder_of(const std::string& text) {
 
 }  // namespace
 
-/// The tokens that count now, and what the listener reports. Any thread.
-class ControlApi::Known {
+/// Lines of the listener for a person, at most kLinesMax between two calls of remove(). Any thread.
+class ControlApi::Lines {
  public:
-  explicit Known(fs::path run_folder) : run_folder_(std::move(run_folder)) {}
-
-  std::optional<TokenHolder> find(std::string_view token) const {
-    const std::lock_guard lock(mutex_);
-    return tokens_.holder_of(token);
-  }
-  /// Reads the file if it has changed. If it cannot be read, the tokens before stay.
-  Status look() {
-    const auto facts = facts_now();
-    if (facts == read_) return ok();
-    read_ = facts;
-    auto tokens = read_control_tokens(run_folder_);
-    if (!tokens.ok()) return tokens.error();
-    const std::lock_guard lock(mutex_);
-    tokens_ = *std::move(tokens);
-    return ok();
-  }
-  /// Lines of the listener for a person, at most kLinesMax between two calls of remove_lines().
-  void add_line(std::string_view line) {
+  void add(std::string_view line) {
     const std::lock_guard lock(mutex_);
     if (lines_.size() < kLinesMax) lines_.emplace_back(line);
   }
-  std::vector<std::string> remove_lines() {
+  std::vector<std::string> remove() {
     const std::lock_guard lock(mutex_);
     return std::exchange(lines_, {});
   }
 
  private:
   static constexpr size_t kLinesMax = 16;
-  struct Facts {
-    ino_t inode = 0;
-    int64_t size = -1, modified_ns = 0;
-    friend bool operator==(const Facts&, const Facts&) = default;
-  };
-  Facts facts_now() const {
-    struct stat found {};
-    if (::lstat(control_tokens_file(run_folder_).c_str(), &found) != 0) return {};
-    return {found.st_ino, found.st_size,
-            int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
-  }
-
-  const fs::path run_folder_;
-  std::optional<Facts> read_;  // used by the session's thread
-  mutable std::mutex mutex_;
-  ControlTokens tokens_;            // guarded by mutex_
+  std::mutex mutex_;
   std::vector<std::string> lines_;  // guarded by mutex_
 };
 
@@ -91,6 +56,16 @@ std::function<bool(const TokenHolder&)> hosted_holders(const fs::path& run_folde
   return [all = std::set<std::string>(names.begin(), names.end())](const TokenHolder& holder) {
     return all.contains(holder.name());
   };
+}
+
+Result<std::string> new_tenant_token(const fs::path& run_folder, const TokenHolder& holder,
+                                     std::string chosen) {
+  const auto clients = hosted_clients(run_folder);
+  const bool has_clients = std::ranges::find(clients, holder.name()) != clients.end();
+  const auto prefix = has_clients ? kClientKeyPrefix : kControlTokenPrefix;
+  if (!chosen.empty()) RETURN_IF_ERROR(check_chosen_token(chosen, prefix));
+  if (chosen.empty()) chosen = new_control_token(prefix);
+  return rotate_control_token(run_folder, holder, hosted_holders(run_folder), std::move(chosen));
 }
 
 Status validate(const ControlApiOptions& options) {
@@ -117,7 +92,7 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
     ASSIGN_OR_RETURN(new_token,
                      rotate_control_token(run_folder, TokenHolder(), hosted_holders(run_folder)));
   }
-  auto known = std::make_shared<Known>(run_folder);
+  auto known = std::make_shared<TokensFile>(run_folder);
   RETURN_IF_ERROR(known->look());
   HttpListenerOptions listens;
   listens.listen = options.address;
@@ -136,40 +111,40 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   door.error_body = [](int32_t status, std::string_view message) {
     return listener_fault(status, message).json().dump();
   };
-  door.log = [known](std::string_view line) { known->add_line(line); };
+  auto lines = std::make_shared<Lines>();
+  door.log = [lines](std::string_view line) { lines->add(line); };
   ASSIGN_OR_RETURN(auto listener, make_http_listener(listens, door));
-  std::unique_ptr<ControlApi> made(
-      new ControlApi(run_folder, std::move(known), std::move(listener), std::move(warn)));
+  std::unique_ptr<ControlApi> made(new ControlApi(run_folder, std::move(known), std::move(lines),
+                                                  std::move(listener), std::move(warn)));
   made->new_token_ = std::move(new_token);
   return made;
 }
 
-ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<Known> known,
-                       std::shared_ptr<HttpListener> listener,
+ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<TokensFile> known,
+                       std::shared_ptr<Lines> lines, std::shared_ptr<HttpListener> listener,
                        std::function<void(const std::string&)> warn)
     : run_folder_(run_folder),
       known_(std::move(known)),
+      lines_(std::move(lines)),
       warn_(std::move(warn)),
       audit_(run_folder / "logs"),
-      requests_({.run_folder = run_folder,
-                 .reply = [this](uint64_t request,
-                                 const ControlRequests::Reply& made) { reply(request, made); },
-                 .stream =
-                     [this](uint64_t request, const std::string& text, bool is_last) {
-                       ClientReply part;
-                       part.request = request;
-                       part.content_type = kEventStream;
-                       part.body = text;
-                       part.has_more = !is_last;
-                       call(reply_call(part));
-                     },
-                 .new_token =
-                     [this](const TokenHolder& holder) {
-                       return rotate_control_token(run_folder_, holder,
-                                                   hosted_holders(run_folder_));
-                     },
-                 .audit = [this](const AuditEntry& entry) { note(entry); },
-                 .wall_time = [] { return iso_time(wall_seconds()); }}),
+      requests_(
+          {.run_folder = run_folder,
+           .reply = [this](uint64_t request,
+                           const ControlRequests::Reply& made) { reply(request, made); },
+           .stream =
+               [this](uint64_t request, const std::string& text, bool is_last) {
+                 ClientReply part;
+                 part.request = request;
+                 part.content_type = kEventStream;
+                 part.body = text;
+                 part.has_more = !is_last;
+                 call(reply_call(part));
+               },
+           .new_token =
+               [this](const TokenHolder& holder) { return new_tenant_token(run_folder_, holder); },
+           .audit = [this](const AuditEntry& entry) { note(entry); },
+           .wall_time = [] { return iso_time(wall_seconds()); }}),
       listener_(std::move(listener)) {}
 
 ControlApi::~ControlApi() { listener_->stop(); }
@@ -226,7 +201,7 @@ void ControlApi::reply(uint64_t request, const ControlRequests::Reply& made) {
 void ControlApi::look_at_tokens(Time now) {
   if (now < next_look_) return;
   next_look_ = now + kTokensEvery;
-  for (const std::string& line : known_->remove_lines()) warn_("the control API: " + line);
+  for (const std::string& line : lines_->remove()) warn_("the control API: " + line);
   if (const Status read = known_->look(); !read.ok())
     warn_("the tokens of the control API that were read before stay: " + read.error().text());
 }

@@ -66,9 +66,10 @@ class ControlApi {
   }
 
  private:
-  class Known;
-  ControlApi(const std::filesystem::path& run_folder, std::shared_ptr<Known> known,
-             std::shared_ptr<HttpListener> listener, std::function<void(const std::string&)> warn);
+  class Lines;
+  ControlApi(const std::filesystem::path& run_folder, std::shared_ptr<TokensFile> known,
+             std::shared_ptr<Lines> lines, std::shared_ptr<HttpListener> listener,
+             std::function<void(const std::string&)> warn);
   void call(std::string body);
   void receive(const OutsideAnswer& answer, Time now);
   void look_at_tokens(Time now);
@@ -76,7 +77,8 @@ class ControlApi {
   void note(const AuditEntry& entry);
 
   const std::filesystem::path run_folder_;
-  const std::shared_ptr<Known> known_;
+  const std::shared_ptr<TokensFile> known_;
+  const std::shared_ptr<Lines> lines_;
   const std::function<void(const std::string&)> warn_;
   std::string new_token_;
   AuditLog audit_;
@@ -91,5 +93,11 @@ class ControlApi {
 
 /// Whether a holder is in the table of the run's tenants (tenants.json), which is read once, now.
 std::function<bool(const TokenHolder&)> hosted_holders(const std::filesystem::path& run_folder);
+
+/// The new token of a tenant of that table. If clients train it, the token begins with "tml-" and
+/// is their API key. `chosen`: the token; empty: a random one. kInvalid: a chosen one has another
+/// prefix, length or character.
+Result<std::string> new_tenant_token(const std::filesystem::path& run_folder,
+                                     const TokenHolder& holder, std::string chosen = {});
 
 }  // namespace primerl

@@ -63,15 +63,14 @@ double number_in(const std::string& table, std::string_view key) {
   return at == std::string::npos ? 0 : std::strtod(table.c_str() + at + line.size(), nullptr);
 }
 
-}  // namespace
-
-std::vector<ServedTenant> hosted_tenants(const fs::path& run_folder) {
-  std::vector<ServedTenant> all;
+/// Calls `use` with each tenant in the run's table.
+void for_each_in_file(const fs::path& run_folder,
+                      const std::function<void(const Json&, const HostedTenant&)>& use) {
   const auto text = read_text_file(tenants_file(run_folder), kTenantsFileBytesMax);
-  if (!text.ok()) return all;
+  if (!text.ok()) return;
   const auto json = parse_json(*text, "tenants.json");
   const Json* tenants = json.ok() ? json->find("tenants") : nullptr;
-  if (tenants == nullptr || !tenants->is_array()) return all;
+  if (tenants == nullptr || !tenants->is_array()) return;
   for (const Json& one : tenants->as_array()) {
     const auto name = one.get_string("name");
     const auto number = one.get_int("number");
@@ -80,18 +79,38 @@ std::vector<ServedTenant> hosted_tenants(const fs::path& run_folder) {
     tenant.name = *name;
     tenant.tenancy = static_cast<uint32_t>(*number);
     if (const auto table = one.get_string("table"); table.ok()) tenant.table = *table;
+    use(one, tenant);
+  }
+}
+
+}  // namespace
+
+std::vector<ServedTenant> hosted_tenants(const fs::path& run_folder) {
+  std::vector<ServedTenant> all;
+  for_each_in_file(run_folder, [&](const Json& one, const HostedTenant& tenant) {
     ServedTenant& served = all.emplace_back(served_tenant(tenant));
     served.slot = TenantSlot();
     const auto state = one.get_string("state"), why = one.get_string("why");
     served.state = state.ok() ? *state : "";
     served.why = why.ok() ? *why : "";
-  }
+  });
   return all;
 }
 
 std::vector<std::string> hosted_names(const fs::path& run_folder) {
   std::vector<std::string> names;
-  for (ServedTenant& tenant : hosted_tenants(run_folder)) names.push_back(std::move(tenant.name));
+  for_each_in_file(run_folder, [&](const Json&, const HostedTenant& tenant) {
+    names.push_back(tenancy_name(named(tenant)));
+  });
+  return names;
+}
+
+std::vector<std::string> hosted_clients(const fs::path& run_folder) {
+  std::vector<std::string> names;
+  for_each_in_file(run_folder, [&](const Json&, const HostedTenant& tenant) {
+    if (tenant.table.find("\nclient = true\n") != std::string::npos)
+      names.push_back(tenancy_name(named(tenant)));
+  });
   return names;
 }
 
@@ -335,6 +354,7 @@ Json TenantControl::picture(const HostedTenant& tenant, bool with_table) const {
       .set("slot", tenant.slot.value)
       .set("number", tenant.tenancy)
       .set("folder", checkpoints_folder(setup_.run_folder, label, plan_.layout_tenants()).string());
+  if (is_client_table(tenant.table)) one.set("client", true);
   if (!tenant.why.empty()) one.set("why", tenant.why);
   if (tenant.is_removed) one.set("is_removed", true);
   std::vector<std::string> late;

@@ -45,6 +45,9 @@ std::vector<ServedTenant> hosted_tenants(const std::filesystem::path& run_folder
 /// Their names in files (tenancy_name()).
 std::vector<std::string> hosted_names(const std::filesystem::path& run_folder);
 
+/// Those of them that clients train.
+std::vector<std::string> hosted_clients(const std::filesystem::path& run_folder);
+
 /// The tenant as the status of the run shows it. Its steps and share are read from its table.
 ServedTenant served_tenant(const HostedTenant& tenant);
 

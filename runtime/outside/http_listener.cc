@@ -206,7 +206,7 @@ class ListeningOutside final : public HttpListener {
 
 Status validate(const HttpListenerOptions& options) {
   ASSIGN_OR_RETURN(const ListenAddress address, parse_listen_address(options.listen));
-  if (!address.is_loopback && options.keys_file.empty())
+  if (!address.is_loopback && options.keys_file.empty() && !options.tenant_tokens)
     return error(Code::kInvalid,
                  "'listen' is '{}', which other machines reach, without 'keys_file'",
                  options.listen)

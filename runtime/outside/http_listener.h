@@ -24,6 +24,7 @@ struct HttpListenerOptions {
   std::string keys_file;                  // needed beyond loopback
   std::string key_prefix;                 // with which each key begins
   std::string tls_cert, tls_key;          // PEM files; both empty: without TLS
+  bool tenant_tokens = false;             // in a served run tokens of tenants are the keys
   std::string url;                        // by which servers of environments reach it; empty: from
                                           // `listen`
   int64_t connections_max = 8192;

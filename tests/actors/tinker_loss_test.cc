@@ -327,9 +327,11 @@ TEST(TinkerAnswer, JsonIsWhatTheSdkAccepts) {
   EXPECT_EQ(info_answer({"s:train:0", "tiny", "qwen3", "/models/tiny", 8}),
             R"({"model_id":"s:train:0","is_lora":true,"lora_rank":8,"model_name":"tiny",)"
             R"("model_data":{"arch":"qwen3","model_name":"tiny","tokenizer_id":"/models/tiny"}})");
-  EXPECT_EQ(capabilities_answer({{"tiny", 128}}),
+  EXPECT_EQ(capabilities_answer({{"tiny", 128}}, {{"alice~2", "s:train:0", 8, 4, 32}}),
             R"({"supported_models":[{"model_name":"tiny","max_context_length":128,)"
-            R"("trainable":true,"sampleable":true}]})");
+            R"("trainable":true,"sampleable":true}],"tenants":[{"tenant":"alice~2",)"
+            R"("open_models_max":1,"open_model":"s:train:0","lora_rank":8,"snapshots_max":4,)"
+            R"("samples_max":32}]})");
   EXPECT_EQ(saved_answer({"s:train:0", false, "a"}), R"({"path":"tinker://s:train:0/weights/a"})");
   EXPECT_EQ(loaded_answer({"s:train:0", false, "a"}, "s:train:1"),
             R"({"path":"tinker://s:train:0/weights/a","model_id":"s:train:1"})");

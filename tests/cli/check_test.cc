@@ -300,6 +300,18 @@ TEST(CheckOfATenant, SaysWhetherItFitsAGraph) {
   EXPECT_THAT(empty.out, HasSubstr("0 tenants of 8 slots; not rehearsed: no slot has a tenant"));
 }
 
+TEST(CheckOfATenant, SaysWhetherClientsMayJoin) {
+  const std::string carol = source_path("examples/hosted/carol.toml");
+  const auto fits = run_graph_program(
+      {"check", source_path("examples/hosted/clients.toml"), "--tenant", carol});
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_THAT(fits.out, HasSubstr("tenant 'carol' fits graph 'hosted'; 1 of 8"));
+  const auto refused =
+      run_graph_program({"check", source_path("examples/hosted/graph.toml"), "--tenant", carol});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("the graph allows no clients"));
+}
+
 TEST(CheckOfATenant, ReportsItsFaultsAsThoseOfAGraph) {
   const std::string graph = source_path("examples/hosted/graph.toml");
   ScratchFolder folder;

@@ -77,6 +77,25 @@ TEST_F(TenantCommand, ATokenIsPrintedOnceAndOnlyItsHashIsKept) {
   EXPECT_EQ(tenant({"token", "--operator"}).code, 0);
 }
 
+TEST_F(TenantCommand, TheTokenOfAClientsTenantIsItsKeyAndAPersonMayChooseIt) {
+  has_ended();
+  write(run() / "tenants.json",
+        R"({"tenants": [{"name": "alice", "number": 2, )"
+        R"("table": "[tenant.alice]\nclient = true\n"}, {"name": "bob", "number": 0}]})");
+  const auto made = tenant({"token", "alice"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, StartsWith("tml-"));
+  write(scratch_.path() / "key", "tml-0123456789abcdef\n");
+  const std::string file = (scratch_.path() / "key").string();
+  const auto chosen = tenant({"token", "alice", "--rotate", "--key-file", file});
+  EXPECT_EQ(chosen.out, "tml-0123456789abcdef\n") << chosen.err;
+  EXPECT_EQ(tenant({"token", "bob", "--key-file", file}).code, 3) << "no client trains bob";
+  write(scratch_.path() / "key", "secret-0123456789abcdef\n");
+  const auto wrong = tenant({"token", "alice", "--rotate", "--key-file", file});
+  EXPECT_EQ(wrong.code, 3);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("begin with 'tml-'"), Not(HasSubstr("secret"))));
+}
+
 TEST_F(TenantCommand, ATokenIsForATenantThatThereIsOrForTheOperator) {
   has_ended();
   write(run() / "tenants.json", R"({"tenants": [{"name": "alice", "number": 1}]})");

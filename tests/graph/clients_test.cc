@@ -36,7 +36,9 @@ const std::string kLimits =
     "batch_size = 64\n"
     "inflight = 32\n"
     "max_off_policy_steps = 4\n"
-    "turns_max = 4\n";
+    "turns_max = 4\n"
+    "clients = true\n"
+    "snapshots = 4\n";
 
 std::string graph_of(const std::string& tenants, const std::string& limits = "") {
   return "[graph]\nname = \"clients\"\n" + limits + tenants +
@@ -191,10 +193,44 @@ TEST(Clients, AreWithinTheLimitsOfTheGraph) {
   EXPECT_THAT(with("inflight = 32\nseq_len = 64"), IsEmpty());
   EXPECT_THAT(with("inflight = 33"), ElementsAre("G096"));
   EXPECT_THAT(with("seq_len = 65"), ElementsAre("G096"));
+  EXPECT_THAT(with("snapshots = 4"), IsEmpty());
+  EXPECT_THAT(with("snapshots = 5"), ElementsAre("G096"));
   const Loaded loaded(graph_of(kAlice, kLimits));
   EXPECT_EQ(loaded.plan().tenants.front().inflight, 32);
+  EXPECT_EQ(loaded.plan().tenants.front().snapshots, 4);
+  EXPECT_EQ(loaded.plan().free_slots.front().snapshots, 4) << "planned for a client that joins";
   EXPECT_GT(num_links(loaded.plan(), "rollout.alice"), 0)
       << "a later tenant of the slot may be one of a loop";
+}
+
+TEST(Clients, AreRefusedByLimitsThatDoNotSayClients) {
+  const std::string limits = replaced(kLimits, "clients = true\n", "");
+  const Loaded loaded(graph_of(kAlice, limits));
+  EXPECT_THAT(codes_of(loaded.graph), ElementsAre("G096"));
+  EXPECT_THAT(findings(loaded.graph), HasSubstr("the graph allows no clients"));
+  const Loaded loops(graph_of(kLoop, limits));
+  EXPECT_EQ(findings(loops.graph), "");
+  EXPECT_THAT(loops.plan().resolved_toml, Not(HasSubstr("[node.tinker]")));
+  EXPECT_EQ(loops.plan().free_slots.front().snapshots, 0) << "no memory for what cannot come";
+}
+
+TEST(Clients, LimitsThatAllowThemImplyTheNodeAndPlanForSnapshotsInEverySlot) {
+  const Loaded loaded(graph_of(kLoop, kLimits));
+  EXPECT_EQ(findings(loaded.graph), "");
+  EXPECT_THAT(loaded.plan().resolved_toml,
+              AllOf(HasSubstr("[node.tinker]"), HasSubstr("clients = true")));
+  EXPECT_EQ(loaded.plan().tenants.front().snapshots, 4) << "a client may have its slot later";
+  const std::string own_edges =
+      replaced(demo_text(), "[tenant.", kLimits + "[tenant.");
+  EXPECT_THAT(findings(load_text(own_edges)), HasSubstr("no node of the graph serves clients"));
+}
+
+TEST(Clients, SnapshotsOfALoopHaveNoMeaning) {
+  const Loaded loaded(graph_of(kLoop + "snapshots = 2\n"));
+  EXPECT_THAT(codes_of(loaded.graph), ElementsAre("G085"));
+  EXPECT_THAT(findings(loaded.graph), HasSubstr("'snapshots' of tenant 'loop' has no meaning"));
+  const Loaded without(graph_of(kLoop));
+  EXPECT_THAT(without.plan().resolved_toml, Not(HasSubstr("snapshots =")));
 }
 
 }  // namespace

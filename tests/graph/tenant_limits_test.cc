@@ -296,6 +296,38 @@ TEST(JoiningTenant, GetsItsTableAndFillsASlot) {
   EXPECT_NE(hosted.join("cy.toml", replaced(kMain, "main", "cy")).tenant, nullptr);
 }
 
+TEST(JoiningTenant, MayBeTrainedByAClientWhereTheLimitsSaySo) {
+  const std::string alice = "[tenant.alice]\nclient = true\nadapter = { rank = 4 }\n";
+  Hosted hosted(limited(kMain, kLimits + "clients = true\nsnapshots = 2\n"));
+  hosted.present = tenant_tables(hosted.plan().resolved_toml);
+  EXPECT_THAT(codes_in(hosted.join("alice.toml", alice + "snapshots = 3\n")), ElementsAre("G096"));
+  EXPECT_THAT(codes_in(hosted.join("alice.toml", alice + "seq_len = 65\n")), ElementsAre("G096"));
+  EXPECT_THAT(codes_in(hosted.join("alice.toml", alice + "max_steps = 3\n")), ElementsAre("G085"));
+  const auto joined = hosted.join("alice.toml", alice);
+  ASSERT_NE(joined.tenant, nullptr) << findings_text(joined);
+  EXPECT_EQ(findings_text(joined), "");
+  EXPECT_TRUE(joined.tenant->is_client);
+  EXPECT_EQ(joined.tenant->snapshots, 2);
+  EXPECT_THAT(joined.table, HasSubstr("client = true\n"));
+  const auto made =
+      tenant_of_table(hosted.plan(), joined.table, TenantSlot(1), 3, test_catalog()).value();
+  EXPECT_TRUE(made->is_client);
+  EXPECT_EQ(made->tenancy, 3U);
+  EXPECT_NE(hosted.join("bob.toml", replaced(kMain, "main", "bob")).tenant, nullptr)
+      << "a loop beside it";
+}
+
+TEST(JoiningTenant, IsNoClientWithoutTheLimitAndTheErrorSaysWhereToWriteIt) {
+  Hosted hosted(limited(kMain));
+  hosted.present = tenant_tables(hosted.plan().resolved_toml);
+  const auto alice =
+      hosted.join("alice.toml", "[tenant.alice]\nclient = true\nadapter = { rank = 4 }\n");
+  EXPECT_EQ(alice.tenant, nullptr);
+  EXPECT_THAT(codes_in(alice), ElementsAre("G096"));
+  EXPECT_THAT(findings_text(alice),
+              HasSubstr("write clients = true in [graph.tenant_limits]"));
+}
+
 TEST(JoiningTenant, IsCheckedAsATenantOfTheGraphsFile) {
   Hosted hosted(limited(kMain));
   hosted.present = tenant_tables(hosted.plan().resolved_toml);

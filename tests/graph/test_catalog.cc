@@ -348,6 +348,7 @@ ResourceContract weight_channel(const std::string& backend) {
 
 struct ListenerOptions {
   std::string listen, key_prefix;
+  bool tenant_tokens = false;
 };
 
 ResourceContract listener() {
@@ -358,6 +359,7 @@ ResourceContract listener() {
   contract.options = OptionsOf<ListenerOptions>()
                          .field("listen", &ListenerOptions::listen, any(), "where")
                          .field("key_prefix", &ListenerOptions::key_prefix, any(), "of keys")
+                         .field("tenant_tokens", &ListenerOptions::tenant_tokens, any(), "whose")
                          .take();
   return contract;
 }

@@ -1,5 +1,5 @@
 // Tokens of the control API: kept as hashes, compared in constant time, for one use of a slot.
-#include "runtime/control/control_tokens.h"
+#include "runtime/outside/control_tokens.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ struct ControlTokensTest : ::testing::Test {
 
 TEST_F(ControlTokensTest, ANewTokenHas256RandomBitsAndNoOtherIsEqual) {
   const std::string one = new_control_token(), other = new_control_token();
-  EXPECT_EQ(one.size(), ControlTokens::kTokenBytes);
+  EXPECT_EQ(one.size(), 67U);
   EXPECT_NE(one, other);
 }
 
@@ -130,6 +130,47 @@ TEST_F(ControlTokensTest, ATenantWithTheNameOfTheOperatorIsATenant) {
   EXPECT_EQ(kOperatorToken.who(), "operator");
   EXPECT_EQ(read_holder("alice~1"), kNextAlice);
   EXPECT_EQ(kNextAlice.name(), "alice~1");
+}
+
+TEST_F(ControlTokensTest, AKeyOfClientsBeginsAsTheirSdkDemands) {
+  const std::string key = new_control_token(kClientKeyPrefix);
+  EXPECT_THAT(key, ::testing::StartsWith("tml-"));
+  EXPECT_EQ(key.size(), 68U);
+  EXPECT_TRUE(check_chosen_token(key, kClientKeyPrefix).ok());
+}
+
+TEST_F(ControlTokensTest, AChosenKeyIsCheckedAndKeptAsAHash) {
+  const std::string chosen = "tml-chosen.by_a-person";
+  const auto made = rotate_control_token(scratch.path(), kAliceToken, everyone, chosen);
+  EXPECT_EQ(made.value(), chosen);
+  EXPECT_EQ(tokens().holder_of(chosen), kAliceToken);
+  EXPECT_THAT(text(), Not(HasSubstr("chosen")));
+  EXPECT_EQ(rotate_control_token(scratch.path(), {"bob", 0}, everyone, chosen).error().code(),
+            Code::kExists)
+      << "the key of another tenant";
+  for (const char* wrong : {"", "tml-short", "pg_0123456789abcdef", "tml-with a space in it"})
+    EXPECT_FALSE(check_chosen_token(wrong, kClientKeyPrefix).ok()) << wrong;
+  const std::string longest = "tml-" + std::string(252, 'x');
+  EXPECT_TRUE(check_chosen_token(longest, kClientKeyPrefix).ok());
+  EXPECT_FALSE(check_chosen_token(longest + "x", kClientKeyPrefix).ok());
+}
+
+TEST_F(ControlTokensTest, AFileThatIsReadKnowsANewTokenAtOnceAndALostOneAfterALook) {
+  TokensFile file(scratch.path());
+  const std::string first = rotated(kAliceToken);
+  EXPECT_EQ(file.find(first), kAliceToken);
+  const std::string second = rotated(kAliceToken);
+  EXPECT_EQ(file.find(second), kAliceToken) << "it is not known, so the file is read";
+  EXPECT_FALSE(file.find(first));
+  const std::string third = rotated(kAliceToken);
+  EXPECT_EQ(file.find(second), kAliceToken) << "nothing has looked since";
+  ASSERT_TRUE(file.look().ok());
+  EXPECT_FALSE(file.find(second));
+  fs::permissions(control_tokens_file(scratch.path()), fs::perms(0640));
+  fs::rename(control_tokens_file(scratch.path()), scratch.path() / "other");
+  fs::copy(scratch.path() / "other", control_tokens_file(scratch.path()));
+  EXPECT_FALSE(file.look().ok()) << "others may read it";
+  EXPECT_EQ(file.find(third), kAliceToken) << "the tokens before stay";
 }
 
 TEST_F(ControlTokensTest, TextsAreEqualOnlyInEveryByte) {

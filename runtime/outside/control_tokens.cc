@@ -1,4 +1,4 @@
-#include "runtime/control/control_tokens.h"
+#include "runtime/outside/control_tokens.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "pg_";
 constexpr size_t kFileBytesMax = size_t{4} << 20;
 constexpr size_t kHashDigits = 64;
 constexpr mode_t kOthers = 077;
@@ -69,13 +68,27 @@ TokenHolder read_holder(const std::string& name) {
   return holder;
 }
 
-std::string new_control_token() {
+std::string new_control_token(std::string_view prefix) {
   std::array<unsigned char, 32> drawn{};
   CHECK(::getrandom(drawn.data(), drawn.size(), 0) == static_cast<ssize_t>(drawn.size()),
         "the system gives no random bytes");
-  std::string token(kPrefix);
+  std::string token(prefix);
   for (const unsigned char byte : drawn) token += fmt::format("{:02x}", byte);
   return token;
+}
+
+Status check_chosen_token(std::string_view token, std::string_view prefix) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (!token.starts_with(prefix) || !std::ranges::all_of(token, fits))
+    return error(Code::kInvalid, "the key does not begin with '{}', or has other characters", prefix)
+        .note("letters, digits, '.', '_' and '-' are valid after it");
+  if (token.size() >= ControlTokens::kTokenBytesMin && token.size() <= ControlTokens::kTokenBytesMax)
+    return ok();
+  return error(Code::kInvalid, "the key has {} bytes, not {} to {}", token.size(),
+               ControlTokens::kTokenBytesMin, ControlTokens::kTokenBytesMax);
 }
 
 bool is_equal_text(std::string_view one, std::string_view other) {
@@ -123,8 +136,13 @@ Status ControlTokens::set(const TokenHolder& holder, std::string_view token) {
     return error(Code::kExhausted, "{} holders have a token of the control API, at most {} may",
                  hashes_.size(), kTokensMax)
         .note("remove tenants that have ended: primerl-graph tenant remove NAME");
+  std::string hash = text_sha256(token);
+  for (const auto& [other, known] : hashes_)
+    if (known == hash && other.tenant != holder.tenant)
+      return error(Code::kExists, "the key is that of {} already", other.who())
+          .note("choose another one");
   std::erase_if(hashes_, is_of_name);
-  hashes_.emplace(holder, text_sha256(token));
+  hashes_.emplace(holder, std::move(hash));
   return ok();
 }
 
@@ -136,7 +154,7 @@ void ControlTokens::keep_only(const std::function<bool(const TokenHolder&)>& is_
 
 std::optional<TokenHolder> ControlTokens::holder_of(std::string_view token) const {
   // A longer text is not hashed: its length is chosen by whoever asks.
-  if (token.size() != kTokenBytes) return std::nullopt;
+  if (token.size() < kTokenBytesMin || token.size() > kTokenBytesMax) return std::nullopt;
   const std::string hash = text_sha256(token);
   std::optional<TokenHolder> found;
   for (const auto& [holder, known] : hashes_)
@@ -160,7 +178,8 @@ Result<ControlTokens> read_control_tokens(const fs::path& run_folder) {
 }
 
 Result<std::string> rotate_control_token(const fs::path& run_folder, const TokenHolder& holder,
-                                         const std::function<bool(const TokenHolder&)>& is_there) {
+                                         const std::function<bool(const TokenHolder&)>& is_there,
+                                         std::string token) {
   const fs::path lock_file = run_folder / "control_tokens.lock";
   const Descriptor made(
       ::open(lock_file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
@@ -168,11 +187,38 @@ Result<std::string> rotate_control_token(const fs::path& run_folder, const Token
   const FileLock lock(lock_file, FileLock::When::kFree);
   ASSIGN_OR_RETURN(ControlTokens tokens, read_control_tokens(run_folder));
   tokens.keep_only(is_there);
-  std::string token = new_control_token();
+  if (token.empty()) token = new_control_token();
   RETURN_IF_ERROR(tokens.set(holder, token));
   RETURN_IF_ERROR(
       replace_file(system_files(), control_tokens_file(run_folder), tokens.json().dump() + "\n"));
   return token;
+}
+
+TokensFile::Facts TokensFile::facts_now() const {
+  struct stat found {};
+  if (::lstat(control_tokens_file(run_folder_).c_str(), &found) != 0) return {};
+  return {found.st_ino, found.st_size,
+          int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
+}
+
+Status TokensFile::look() {
+  const std::lock_guard lock(mutex_);
+  return look_locked();
+}
+
+Status TokensFile::look_locked() {
+  const Facts facts = facts_now();
+  if (facts == read_) return ok();
+  read_ = facts;
+  ASSIGN_OR_RETURN(tokens_, read_control_tokens(run_folder_));
+  return ok();
+}
+
+std::optional<TokenHolder> TokensFile::find(std::string_view token) {
+  const std::lock_guard lock(mutex_);
+  auto found = tokens_.holder_of(token);
+  if (!found && look_locked().ok()) found = tokens_.holder_of(token);
+  return found;
 }
 
 }  // namespace primerl
