@@ -4,11 +4,15 @@
 /// number 0, and then all keys, names and random numbers are those of a graph whose tenants never
 /// leave.
 ///
+/// At most kTenancyNamesMax names are known. Beyond it, the name whose newest number is smallest is
+/// forgotten, and names that are not known get numbers above it. So no pair comes back.
+///
 /// Not thread-safe. json() is its whole state.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +26,9 @@ namespace primerl {
 /// Largest number of a use.
 inline constexpr uint32_t kTenancyMax = (1U << 14) - 1;
 
+/// Names that are known by their own numbers: more than the slots of a graph.
+inline constexpr size_t kTenancyNamesMax = 4096;
+
 class Tenancies {
  public:
   /// The number of the next use of `slot` by a tenant called `name`. kExhausted beyond kTenancyMax;
@@ -31,10 +38,14 @@ class Tenancies {
   Json json() const;
   /// The state that json() wrote; kCorrupt if it is none.
   static Result<Tenancies> read(const Json& json);
+  size_t num_names() const { return by_name_.size(); }
 
  private:
+  void forget_a_name();
+
   std::map<TenantSlot, uint32_t> by_slot_;   // newest number
   std::map<std::string, uint32_t> by_name_;  // newest number
+  std::optional<uint32_t> forgotten_;        // largest number of a name that was forgotten
 };
 
 /// Request and session numbers of a tenancy begin here: those of different tenancies of a slot are

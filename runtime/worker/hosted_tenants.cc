@@ -8,9 +8,9 @@
 namespace primerl {
 
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  std::function<void(TenantSlot slot, uint32_t tenancy)> joined) {
+                  HostedEvents events) {
   if (!plan.settings.tenant_limits.are_set()) return;
-  setup.make_tenant = [&services, joined = std::move(joined)](
+  setup.make_tenant = [&services, joined = std::move(events.joined)](
                           const Plan& graph,
                           const TenantChange& change) -> Result<std::shared_ptr<const Tenant>> {
     ASSIGN_OR_RETURN(auto tenant, tenant_of_table(graph, change.table, change.slot, change.tenancy,
@@ -19,8 +19,10 @@ void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& ser
     return tenant;
   };
   setup.tenant_resources = notify_resource;
-  setup.events.tenant_changed = [&services](const TenantChange& change, const Status&) {
+  setup.events.tenant_changed = [&services, has_left = std::move(events.left)](
+                                    const TenantChange& change, const Status&) {
     if (change.kind != TenantChange::Kind::kLeave) return;
+    has_left(change.slot, change.tenancy);
     Tenant left;
     left.name = change.name;
     left.slot = change.slot;

@@ -7,10 +7,17 @@
 
 namespace primerl {
 
+/// Called on every group's thread.
+struct HostedEvents {
+  /// A learner of this process is about to train the tenant.
+  std::function<void(TenantSlot slot, uint32_t tenancy)> joined;
+  /// The tenant has left in all groups of this process.
+  std::function<void(TenantSlot slot, uint32_t tenancy)> left;
+};
+
 /// Adds this to `setup`. A graph without slots is left as it is. `services` must stay valid while
-/// the executor exists. `joined` hears of each tenant that a learner here is about to train. Both
-/// are called from every group's thread.
+/// the executor exists; it is used on every group's thread.
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  std::function<void(TenantSlot slot, uint32_t tenancy)> joined);
+                  HostedEvents events);
 
 }  // namespace primerl

@@ -100,6 +100,11 @@ void WaitingCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
   checkpoints_[slot.index()] = 0;
 }
 
+void WaitingCuts::tenant_left(TenantSlot slot, uint32_t tenancy) {
+  const auto joined = joined_.find(slot);
+  if (joined == joined_.end() || joined->second <= tenancy) drop_late(slot);
+}
+
 std::optional<CutFile> WaitingCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
   int64_t& newest = checkpoints_[tenant.index()];
   newest = std::max(newest, step);

@@ -58,6 +58,9 @@ class WaitingCuts {
   /// Another tenant has the slot now. Its checkpoints count from the beginning; cuts that wait for
   /// one of the earlier tenant are dropped, because there will be none.
   void tenant_joined(TenantSlot slot, uint32_t tenancy);
+  /// The tenant has left the slot, and makes no checkpoint any more: cuts that wait for one of it
+  /// are dropped. Nothing happens if a later tenant has joined.
+  void tenant_left(TenantSlot slot, uint32_t tenancy);
   /// The tenant's trainer writes a checkpoint of `step` now.
   void checkpoint_begun(TenantSlot tenant, int64_t step);
   /// The tenants to ask now. Call it regularly; `now` never decreases.

@@ -169,6 +169,11 @@ void WorkerCuts::tenant_joined(TenantSlot slot, uint32_t tenancy) {
   waiting_.tenant_joined(slot, tenancy);
 }
 
+void WorkerCuts::tenant_left(TenantSlot slot, uint32_t tenancy) {
+  const std::lock_guard lock(mutex_);
+  waiting_.tenant_left(slot, tenancy);
+}
+
 void WorkerCuts::begin() {
   const uint64_t segment = setup_.segment();
   auto line_files = setup_.line_files(GroupId());

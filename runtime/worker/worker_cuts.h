@@ -76,6 +76,8 @@ class WorkerCuts final : public CutSink {
   void gradients_discarded(TenantSlot tenant);
   /// A tenant joined the slot, before it trains. Any thread.
   void tenant_joined(TenantSlot slot, uint32_t tenancy);
+  /// The tenant has left the slot in all groups. Any thread.
+  void tenant_left(TenantSlot slot, uint32_t tenancy);
 
   // CutSink
   void add_part(uint64_t number, GroupState&& state) override;

@@ -55,6 +55,34 @@ TEST(Tenancies, HoldAtTheBoundAndOnePastIt) {
   EXPECT_EQ(tenancies.begin(TenantSlot(1), "bob").value(), 0U) << "the refusal changed nothing";
 }
 
+/// A name that was forgotten gets a number that it did not have, also after its text was read.
+TEST(Tenancies, KnowABoundedNumberOfNamesAndNoPairComesBack) {
+  Tenancies tenancies;
+  std::set<std::pair<uint32_t, uint32_t>> by_slot;
+  std::set<std::pair<std::string, uint32_t>> by_name;
+  constexpr uint32_t kSlots = 8;
+  const auto use = [&](uint32_t index, uint64_t name) {
+    const std::string called = fmt::format("t{}", name);
+    const uint32_t number = tenancies.begin(TenantSlot(index % kSlots), called).value();
+    EXPECT_TRUE(by_slot.emplace(index % kSlots, number).second) << index;
+    EXPECT_TRUE(by_name.emplace(called, number).second) << called << " " << number;
+  };
+  for (uint32_t i = 0; i < kTenancyNamesMax; ++i) use(i, i);
+  EXPECT_EQ(tenancies.num_names(), kTenancyNamesMax);
+  use(0, 5);
+  EXPECT_EQ(tenancies.num_names(), kTenancyNamesMax) << "a known name";
+  for (uint32_t i = 0; i < 12'000; ++i) {
+    use(i, i % 7 == 0 ? mix(i, 3) % kTenancyNamesMax : kTenancyNamesMax + i / 2);
+    if (i == 6'000)
+      tenancies = Tenancies::read(parse_json(tenancies.json().dump(), "numbers").value()).value();
+    ASSERT_EQ(tenancies.num_names(), kTenancyNamesMax);
+  }
+  EXPECT_LT(tenancies.json().dump().size(), 128U << 10);
+  for (const char* damaged : {R"({"slots":{},"names":{},"forgotten":16384})",
+                              R"({"slots":{},"names":{},"forgotten":"a"})"})
+    EXPECT_FALSE(Tenancies::read(parse_json(damaged, "numbers").value()).ok()) << damaged;
+}
+
 TEST(Tenancies, ContinueFromTheirText) {
   Tenancies tenancies;
   for (const char* name : {"alice", "bob", "alice"})

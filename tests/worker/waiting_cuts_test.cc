@@ -178,6 +178,35 @@ TEST(WaitingCuts, OfATenantThatJoinedNeedItsOwnCheckpoints) {
   EXPECT_TRUE(cuts.checkpoint_committed(slot(0), 1).has_value());
 }
 
+/// Without a last checkpoint, as after a failure: no other tenant may ever join its slot.
+TEST(WaitingCuts, DoNotWaitForATenantThatHasLeft) {
+  WaitingCuts cuts(2, kCutEvery, {0, 0});
+  cuts.tenant_joined(slot(0), 1);
+  EXPECT_FALSE(cuts.checkpoint_committed(slot(0), 4));
+  EXPECT_FALSE(cuts.add(waiting_cut(1, {4, 3}))) << "which it has passed";
+  EXPECT_FALSE(cuts.add(waiting_cut(2, {9, 3})));
+  EXPECT_FALSE(cuts.add(waiting_cut(3, {10, 4})));
+  EXPECT_THAT(cuts.requests(second(3)), IsEmpty());
+  EXPECT_THAT(cuts.requests(second(70)), SizeIs(1));
+  cuts.tenant_left(slot(0), 1);
+  EXPECT_EQ(cuts.size(), 1U);
+  EXPECT_EQ(cuts.checkpoint_committed(slot(1), 3)->head.at, second(1));
+  EXPECT_FALSE(cuts.add(waiting_cut(71, {0, 5})));
+  EXPECT_THAT(cuts.requests(second(200)), IsEmpty());
+  EXPECT_THAT(cuts.requests(second(300)), ElementsAre(WaitingCuts::Request{slot(1), 5}));
+  EXPECT_TRUE(cuts.checkpoint_committed(slot(1), 5).has_value());
+}
+
+TEST(WaitingCuts, ThatAnEarlierTenantLeftIsHeardTooLate) {
+  WaitingCuts cuts(1, kCutEvery, {0});
+  cuts.tenant_joined(slot(0), 2);
+  EXPECT_FALSE(cuts.add(waiting_cut(1, {5})));
+  cuts.tenant_left(slot(0), 1);
+  EXPECT_EQ(cuts.size(), 1U);
+  cuts.tenant_left(slot(0), 2);
+  EXPECT_EQ(cuts.size(), 0U);
+}
+
 /// 4 to 256 tenants with steps and checkpoints of their own, some of which save only at their end.
 /// However they are staggered, a cut is written at least every two and a half intervals.
 struct Hosted {
