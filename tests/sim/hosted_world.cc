@@ -306,7 +306,9 @@ void look_for_rests(Resource& resource, const std::vector<WeightsKey>& uses,
 
 }  // namespace
 
-CheckedGraph hosted_graph(int64_t max_steps) { return graph_of({std::string(kStayer)}, max_steps); }
+CheckedGraph hosted_graph(int64_t max_steps, const std::vector<std::string>& sets) {
+  return graph_of({std::string(kStayer)}, max_steps, sets);
+}
 
 HostedResult run_hosted(const CheckedGraph& graph, const HostedCase& hosted) {
   const uint64_t seed = hosted.seed;
