@@ -4,21 +4,35 @@
 
 namespace primerl {
 
-GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan)
-    : plan_(std::move(plan)), tenants_(plan_->num_slots()) {
+GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+  auto tenants = std::make_shared<TenantsBySlot>(plan_->num_slots());
   for (size_t i = 0; i < plan_->tenants.size(); ++i)
-    tenants_[i] = std::shared_ptr<const Tenant>(plan_, &plan_->tenants[i]);
+    (*tenants)[i] = std::shared_ptr<const Tenant>(plan_, &plan_->tenants[i]);
+  tenants_ = std::move(tenants);
+}
+
+void GroupTenants::set(TenantSlot slot, std::shared_ptr<const Tenant> tenant) {
+  auto changed = std::make_shared<TenantsBySlot>(*tenants_);
+  (*changed)[slot.index()] = std::move(tenant);
+  tenants_ = std::move(changed);
+}
+
+std::vector<Tenant> GroupTenants::present() const {
+  std::vector<Tenant> present;
+  for (const auto& tenant : *tenants_)
+    if (tenant != nullptr) present.push_back(*tenant);
+  return present;
 }
 
 const std::string& GroupTenants::name_of(TenantSlot slot) const {
-  return is_free(slot) ? plan_->in_slot(slot).name : tenants_[slot.index()]->name;
+  return is_free(slot) ? plan_->in_slot(slot).name : (*tenants_)[slot.index()]->name;
 }
 
 Result<bool> GroupTenants::is_due(const TenantChange& change) const {
-  if (change.slot.is_none() || change.slot.index() >= tenants_.size())
+  if (change.slot.is_none() || change.slot.index() >= tenants_->size())
     return error(Code::kInvalid, "tenant slot {} does not exist, the graph has {}",
-                 change.slot.value, tenants_.size());
-  const auto& present = tenants_[change.slot.index()];
+                 change.slot.value, tenants_->size());
+  const auto& present = (*tenants_)[change.slot.index()];
   if (change.kind != TenantChange::Kind::kJoin)
     return present != nullptr && present->tenancy == change.tenancy;
   if (present == nullptr) {
@@ -37,7 +51,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
   switch (change.kind) {
     case TenantChange::Kind::kJoin:
       CHECK(tenant != nullptr && tenant->slot == slot, "a tenant joined another slot");
-      tenants_[slot.index()] = std::move(tenant);
+      set(slot, std::move(tenant));
       joined_[slot] = {slot, change.tenancy, change.name, change.table, false, false};
       left_.erase(slot);
       return;
@@ -56,7 +70,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
       return;
     }
     case TenantChange::Kind::kLeave:
-      tenants_[slot.index()] = nullptr;
+      set(slot, nullptr);
       joined_.erase(slot);
       paused_.erase(slot);
       left_[slot] = change.tenancy;
@@ -65,7 +79,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
 }
 
 void GroupTenants::undo_join(const TenantChange& change) {
-  tenants_[change.slot.index()] = nullptr;
+  set(change.slot, nullptr);
   joined_.erase(change.slot);
   left_[change.slot] = change.tenancy;
 }
@@ -82,7 +96,7 @@ bool GroupTenants::is_paused(TenantSlot slot) const {
 
 std::vector<TenantChange> GroupTenants::changes_of(TenantSlot only) const {
   std::vector<TenantChange> changes;
-  for (const auto& tenant : tenants_) {
+  for (const auto& tenant : *tenants_) {
     if (tenant == nullptr || (!only.is_none() && tenant->slot != only)) continue;
     const auto add = [&](TenantChange::Kind kind) {
       changes.push_back({kind, tenant->slot, tenant->tenancy, tenant->name, {}});
@@ -103,17 +117,17 @@ void GroupTenants::save(GroupState& state) const {
 
 Status GroupTenants::restore(const GroupState& state, const TenantsBySlot& joined) {
   const auto is_there = [this](TenantSlot slot) {
-    return !slot.is_none() && slot.index() < tenants_.size();
+    return !slot.is_none() && slot.index() < tenants_->size();
   };
   for (const auto& [slot, tenancy] : state.left) {
     if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
-    tenants_[slot.index()] = nullptr;
+    set(slot, nullptr);
   }
   joined_.clear();
   for (size_t i = 0; i < state.slots.size(); ++i) {
     const TenantSlot slot = state.slots[i].slot;
     if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
-    tenants_[slot.index()] = joined[i];
+    set(slot, joined[i]);
     joined_[slot] = state.slots[i];
   }
   left_ = state.left;
