@@ -68,6 +68,12 @@ class RequestsByAge {
     by_name_.erase(order_.front().first);
     order_.pop_front();
   }
+  /// Forgets the names of a tenant that has left.
+  void drop(TenantSlot tenant) {
+    const auto is_of = [tenant](const auto& each) { return each.first.tenant == tenant; };
+    std::erase_if(order_, is_of);
+    std::erase_if(by_name_, is_of);
+  }
   /// Null for an unknown name. Valid until the next call.
   const Known* find(RequestName name) const {
     const auto found = index().find(name);

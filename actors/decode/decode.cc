@@ -138,6 +138,7 @@ Status Decode::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
   for (const auto& [name, known] : running_)
     if (name.tenant == slot) engine_->abort(sequence_of(name));
   std::erase_if(running_, [slot](const auto& each) { return each.first.tenant == slot; });
+  aborted_.drop(slot);
   std::erase_if(ended_early_,
                 [slot](const auto& each) { return request_of(each.first).tenant == slot; });
   std::erase_if(awaiting_abort_,

@@ -87,6 +87,7 @@ Status Prefill::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
                 [slot](const Lease& lease) { return request_of(lease.id).tenant == slot; });
   if (parked_ && parked_->name.tenant == slot) (void)unpark();
   sessions_.drop(slot);
+  cancelled_.drop(slot);
   return ok();
 }
 

@@ -5,6 +5,7 @@
 /// allocation once the table is full. A value; not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,22 @@ class RecentTable {
     }
     entries_[position].value = std::move(value);
     link_newest(position);
+  }
+
+  /// Forgets the names for which `is_gone` is true. It looks at every entry.
+  template <class IsGone>
+  void forget_if(const IsGone& is_gone) {
+    const auto is_entry_gone = [&](const Entry& entry) { return is_gone(entry.name); };
+    if (std::ranges::none_of(entries_, is_entry_gone)) return;
+    RecentTable kept;
+    kept.entries_.reserve(entries_.capacity());
+    for (uint32_t position = oldest_; position != kNone; position = entries_[position].newer) {
+      Entry& entry = entries_[position];
+      if (is_entry_gone(entry)) continue;
+      kept.entries_.push_back({std::move(entry.name), std::move(entry.value), kNone, kNone});
+      kept.link_newest(static_cast<uint32_t>(kept.entries_.size()) - 1);
+    }
+    *this = std::move(kept);
   }
 
   /// Prefetches the slot of `name` for a later find() or put(). Changes nothing. Always inlined,

@@ -87,7 +87,8 @@ Status Router::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
   return ok();
 }
 
-/// Requests of the tenant are left only if it failed; their answers have no receiver.
+/// Requests of the tenant are left only if it failed; their answers have no receiver. Names of its
+/// sessions and requests come never again.
 void Router::drop_tenant(TenantSlot slot) {
   (void)held_.take_all(slot, [](const HeldRequest&) { return true; });
   std::erase_if(requests_, [slot](const auto& each) { return each.first.tenant == slot; });
@@ -100,6 +101,9 @@ void Router::drop_tenant(TenantSlot slot) {
     for (const WeightsKey key : keys) record.applied.erase(key);
     std::erase_if(record.behind, [slot](const auto& each) { return each.first.tenant == slot; });
   }
+  sessions_.forget_if([slot](const SessionName& name) { return name.tenant == slot; });
+  dropped_.forget_if([slot](const WeightsKey& key) { return key.tenant == slot; });
+  cancelled_.drop(slot);
   in_use_is_stale_ = true;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -111,6 +112,27 @@ Status write_synced_pieces(const Descriptor& out, std::span<const std::span<cons
     }
   }
   return ok();
+}
+
+Result<MappedFile> mapped(const Descriptor& opened, size_t size,
+                          const std::filesystem::path& file) {
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
+  if (address == MAP_FAILED) return failed("mapping", file);
+  std::shared_ptr<const void> owner(
+      address, [size](const void* mapping) { ::munmap(const_cast<void*>(mapping), size); });
+  return MappedFile{std::move(owner), {static_cast<const std::byte*>(address), size}};
+}
+
+/// Not every file system can create a file without a name. There the name is removed at once.
+Result<Descriptor> open_unnamed(const std::filesystem::path& folder) {
+  Descriptor unnamed(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (unnamed.get() >= 0) return unnamed;
+  if (errno != EOPNOTSUPP && errno != EISDIR) return failed("creating a file in", folder);
+  std::string name = (folder / ".unnamed-XXXXXX").string();
+  Descriptor named(::mkostemp(name.data(), O_CLOEXEC));
+  if (named.get() < 0) return failed("creating a file in", folder);
+  if (::unlink(name.c_str()) != 0) return failed("removing", name);
+  return named;
 }
 
 class SystemFiles final : public FileOps {
@@ -271,11 +293,25 @@ Result<MappedFile> map_file(const std::filesystem::path& file) {
   if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
   const auto size = static_cast<size_t>(facts.st_size);
   if (size == 0) return MappedFile();
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
-  if (address == MAP_FAILED) return failed("mapping", file);
-  std::shared_ptr<const void> owner(
-      address, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
-  return MappedFile{std::move(owner), {static_cast<const std::byte*>(address), size}};
+  return mapped(opened, size, file);
+}
+
+Result<MappedFile> write_unnamed_file(const std::filesystem::path& folder,
+                                      std::span<const std::span<const std::byte>> parts) {
+  size_t num_bytes = 0;
+  for (const auto part : parts) num_bytes += part.size();
+  if (num_bytes == 0) return MappedFile();
+  ASSIGN_OR_RETURN(const Descriptor out, open_unnamed(folder));
+  for (const auto part : parts) RETURN_IF_ERROR(write_all(out, part, folder));
+  return mapped(out, num_bytes, folder);
+}
+
+void read_ahead(std::span<const std::byte> mapped) {
+  if (mapped.empty()) return;
+  const auto address = reinterpret_cast<uintptr_t>(mapped.data());
+  const uintptr_t begin = address / kBlockBytes * kBlockBytes;  // madvise() wants whole pages
+  // It is only a hint: without it the pages are read when they are used.
+  (void)::madvise(reinterpret_cast<void*>(begin), mapped.size() + (address - begin), MADV_WILLNEED);
 }
 
 }  // namespace primerl

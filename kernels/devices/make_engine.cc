@@ -28,6 +28,9 @@ Status check_options(const EngineOptions& options) {
   if (options.adapters_max < 0 || options.adapters_max > kSlotsMax)
     return error(Code::kInvalid, "adapters_max is {}, it must be 0 to {}", options.adapters_max,
                  kSlotsMax);
+  if (options.adapter_host_bytes_max < 0)
+    return error(Code::kInvalid, "adapter_host_bytes_max is {}, it must be 0 or above",
+                 options.adapter_host_bytes_max);
   if (options.max_adapter_rank < 1 || options.max_adapter_rank > kAdapterRankMax)
     return error(Code::kInvalid, "max_adapter_rank is {}, it must be 1 to {}",
                  options.max_adapter_rank, kAdapterRankMax);

@@ -1,20 +1,6 @@
 #include "kernels/engine/known_adapters.h"
 
 namespace primerl {
-namespace {
-
-/// Bytes of a channel are copied, not kept: the channel has space for few versions.
-std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
-  std::vector<WeightTensor> copies = tensors;
-  for (WeightTensor& copy : copies) {
-    const auto bytes = copy.bytes.bytes();
-    copy.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
-  }
-  return copies;
-}
-
-}  // namespace
-
 /// The engine has memory for only one set of whole weights.
 Status KnownAdapters::check_key(WeightsKey key, const VersionsByKey& versions) const {
   if (applies_adapters()) return ok();
@@ -51,16 +37,13 @@ Result<AdapterConfig> KnownAdapters::check(const WeightSnapshot& snapshot) const
   return config;
 }
 
-int32_t KnownAdapters::take(const WeightSnapshot& snapshot, const AdapterConfig& config) {
+Result<int32_t> KnownAdapters::take(const WeightSnapshot& snapshot, const AdapterConfig& config) {
   const auto known = number_of(snapshot.key);
   const auto free = std::ranges::find_if(adapters_, [](const auto& one) { return !one; });
   const int32_t number = known.ok() ? *known : static_cast<int32_t>(free - adapters_.begin());
+  if (adapters_max_ > num_slots_) RETURN_IF_ERROR(copies_.put(number, snapshot.tensors));
   if (!known.ok() && free == adapters_.end()) adapters_.emplace_back();
-  auto& held = adapters_[static_cast<size_t>(number)];
-  if (!known.ok()) held = Adapter{snapshot.key, {}, {}};
-  Adapter& adapter = *held;
-  adapter.config = config;
-  if (adapters_max_ > num_slots_) adapter.tensors = copied(snapshot.tensors);
+  adapters_[static_cast<size_t>(number)] = Adapter{snapshot.key, config};
   return number;
 }
 
@@ -69,6 +52,7 @@ std::optional<int32_t> KnownAdapters::drop(WeightsKey key) {
   const auto number = number_of(key);
   if (!number.ok()) return std::nullopt;
   adapters_[static_cast<size_t>(*number)].reset();
+  copies_.remove(*number);
   return *number;
 }
 

@@ -30,13 +30,16 @@ struct EngineOptions {
                                        // are applied
   int32_t adapters_max = 0;            // adapters that it knows, loaded or not; 0 = as many as
                                        // slots
+  int64_t adapter_host_bytes_max = 0;  // of adapters that may have no slot, in host memory; the
+                                       // others are in files; 0 = no limit
   int32_t max_adapter_rank = 64;       // only with adapter_slots
   int64_t kv_events_bytes_max = 0;     // size limit of the file of prefix cache events; 0 = no
                                        // events
   bool routed_experts = false;         // of a mixture: keep the experts of each token, for requests
                                        // that ask for them
   EngineDebugOptions debug = {};
-  std::string device = "cpu";  // device of its process, set by the plan
+  std::string adapter_folder = {};  // where such files are, the run folder; "": temporary files
+  std::string device = "cpu";       // device of its process, set by the plan
   /// CPU only: two sets of the replaceable weights, one in use while the next version fills the
   /// other. The plan decides, by available memory.
   bool has_second_set = true;

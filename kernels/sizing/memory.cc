@@ -78,6 +78,13 @@ int64_t distinct_width(const ModelConfig& config,
   return width;
 }
 
+/// Beyond the bound they are in files.
+double bytes_beside_slots(const EngineOptions& options, double bytes_of_one) {
+  const double all = options.adapters_max * bytes_of_one;
+  if (options.adapter_host_bytes_max == 0) return all;
+  return std::min(all, static_cast<double>(options.adapter_host_bytes_max));
+}
+
 }  // namespace
 
 double packed_bytes(const TensorTable& table, std::string_view numbers) {
@@ -118,7 +125,7 @@ std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelC
                      options.adapter_slots * packed_bytes(largest.tensors())});
     if (options.adapters_max > options.adapter_slots)
       parts.push_back({fmt::format("{} adapters beside the slots", options.adapters_max),
-                       options.adapters_max * bytes_of(largest.tensors())});
+                       bytes_beside_slots(options, bytes_of(largest.tensors()))});
   }
   parts.push_back(
       {fmt::format("{} KV blocks", options.kv_blocks),

@@ -25,7 +25,8 @@ inline constexpr int64_t kPackedBf16Terms = 32;
 double packed_bytes(const TensorTable& table, std::string_view numbers = "dtype");
 
 /// Weights, KV blocks, adapter slots at their largest, and the rows and logits of a step. If there
-/// are more adapters than slots, the copies beside the slots are counted too. With slots, the
+/// are more adapters than slots, the copies beside the slots are counted too, up to
+/// adapter_host_bytes_max. With slots, the
 /// weights are a base that learners of adapters share. Without, a second set of weights receives
 /// the next version while the first is in use, unless `has_second_set` is false.
 std::vector<MemoryPart> engine_memory(const EngineOptions& options, const ModelConfig& config);

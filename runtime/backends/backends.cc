@@ -191,6 +191,7 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
   auto options = engine_options_of<EngineOptions>(plan, resource);
   const auto index = static_cast<int32_t>(&resource - plan.resources.data());
+  options.adapter_folder = setup.run_folder.string();
   options.has_second_set = !is_frozen(plan, index) && has_memory_for_second_set(plan, resource);
   return as_engine(torch_backends()->make_engine(options, model_folder(plan, resource),
                                                  std::move(tokenizer), setup.bases.get()));

@@ -29,6 +29,16 @@ void add_cache_options(const EngineOptions& engine, IdleOptions& idle) {
                   "write prefix_cache = true, or remove the key"});
 }
 
+/// Copies of adapters that always have a slot do not exist.
+void add_adapter_options(const EngineOptions& engine, std::span<const Tenant> tenants,
+                         IdleOptions& idle) {
+  if (engine.adapter_host_bytes_max == 0) return;
+  const EngineOptions planned = engine_for(engine, tenants);
+  if (planned.adapters_max > planned.adapter_slots) return;
+  idle.push_back({"adapter_host_bytes_max", "every adapter has a slot",
+                  "write adapter_slots, fewer than there are adapters, or remove the key"});
+}
+
 /// Whether `has` is true for every tenant, after the values that tenants replace.
 template <class Has>
 bool holds_for_all(std::span<const Tenant> tenants, const LearnerOptions& learner, const Has& has) {
@@ -78,10 +88,11 @@ void add_schedule(const LearnerOptions& learner, std::span<const Tenant> tenants
 }  // namespace
 
 IdleOptions idle_engine_options(const void* options, const std::set<std::string>& devices,
-                                std::span<const Tenant>) {
+                                std::span<const Tenant> tenants) {
   const auto& engine = *static_cast<const EngineOptions*>(options);
   IdleOptions idle;
   add_cache_options(engine, idle);
+  add_adapter_options(engine, tenants, idle);
   if (is_only_on_cpu(devices) && engine.numerics == "fast")
     idle.push_back({"numerics", "an engine on the CPU always has invariant numerics",
                     "write numerics = \"invariant\", or remove the key"});
@@ -118,6 +129,7 @@ IdleOptions idle_scripted_engine_options(const void* options, const std::set<std
                                          std::span<const Tenant> tenants) {
   const auto& engine = *static_cast<const ScriptedEngineOptions*>(options);
   IdleOptions idle;
+  add_adapter_options(engine, tenants, idle);
   if (engine.tail_fraction == 0)
     idle.push_back({"tail_factor", "'tail_fraction' is 0, so there are no stragglers",
                     "write tail_fraction above 0, or remove the key"});

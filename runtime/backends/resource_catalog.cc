@@ -54,6 +54,10 @@ OptionsOf<S> engine_options() {
              between(0, int64_t{kWeightsKeysMax}) | unit("slots"),
              "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
              "brought in; 0 = one for each tenant with an adapter")
+      .field("adapter_host_bytes_max", field_of<S>(&EngineOptions::adapter_host_bytes_max),
+             at_least(0) | unit("bytes"),
+             "where adapters may have no slot: bytes of their copies in host memory; those used "
+             "least recently are in files of the run folder instead; 0 = all are in memory")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
              at_least(0) | unit("tokens"),
              "longest prompt and completion; 0 = what the model's config says, of a scripted one "

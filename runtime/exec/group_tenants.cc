@@ -6,21 +6,35 @@
 
 namespace primerl {
 
-GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan)
-    : plan_(std::move(plan)), tenants_(plan_->num_slots()) {
+GroupTenants::GroupTenants(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+  auto tenants = std::make_shared<TenantsBySlot>(plan_->num_slots());
   for (size_t i = 0; i < plan_->tenants.size(); ++i)
-    tenants_[i] = std::shared_ptr<const Tenant>(plan_, &plan_->tenants[i]);
+    (*tenants)[i] = std::shared_ptr<const Tenant>(plan_, &plan_->tenants[i]);
+  tenants_ = std::move(tenants);
+}
+
+void GroupTenants::set(TenantSlot slot, std::shared_ptr<const Tenant> tenant) {
+  auto changed = std::make_shared<TenantsBySlot>(*tenants_);
+  (*changed)[slot.index()] = std::move(tenant);
+  tenants_ = std::move(changed);
+}
+
+std::vector<Tenant> GroupTenants::present() const {
+  std::vector<Tenant> present;
+  for (const auto& tenant : *tenants_)
+    if (tenant != nullptr) present.push_back(*tenant);
+  return present;
 }
 
 const std::string& GroupTenants::name_of(TenantSlot slot) const {
-  return is_free(slot) ? plan_->in_slot(slot).name : tenants_[slot.index()]->name;
+  return is_free(slot) ? plan_->in_slot(slot).name : (*tenants_)[slot.index()]->name;
 }
 
 Result<bool> GroupTenants::is_due(const TenantChange& change) const {
-  if (change.slot.is_none() || change.slot.index() >= tenants_.size())
+  if (change.slot.is_none() || change.slot.index() >= tenants_->size())
     return error(Code::kInvalid, "tenant slot {} does not exist, the graph has {}",
-                 change.slot.value, tenants_.size());
-  const auto& present = tenants_[change.slot.index()];
+                 change.slot.value, tenants_->size());
+  const auto& present = (*tenants_)[change.slot.index()];
   if (change.kind != TenantChange::Kind::kJoin)
     return present != nullptr && present->tenancy == change.tenancy;
   if (present == nullptr) {
@@ -36,7 +50,7 @@ Result<bool> GroupTenants::is_due(const TenantChange& change) const {
 Result<std::shared_ptr<const Tenant>> GroupTenants::with_values(const TenantChange& change) const {
   ASSIGN_OR_RETURN(const TenantValues values, TenantValues::read(change.table));
   const auto found = values_.find(change.slot);
-  return values.applied_to(found == values_.end() ? tenants_[change.slot.index()]
+  return values.applied_to(found == values_.end() ? (*tenants_)[change.slot.index()]
                                                   : found->second.before);
 }
 
@@ -52,7 +66,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
   switch (change.kind) {
     case TenantChange::Kind::kJoin:
       CHECK(tenant != nullptr && tenant->slot == slot, "a tenant joined another slot");
-      tenants_[slot.index()] = std::move(tenant);
+      set(slot, std::move(tenant));
       joined_[slot] = {slot,  change.tenancy, change.name,     change.table,
                        false, false,          change.begins_at};
       left_.erase(slot);
@@ -73,7 +87,7 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
       return;
     }
     case TenantChange::Kind::kLeave:
-      tenants_[slot.index()] = nullptr;
+      set(slot, nullptr);
       joined_.erase(slot);
       paused_.erase(slot);
       values_.erase(slot);
@@ -82,15 +96,15 @@ void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant
     case TenantChange::Kind::kSet:
       CHECK(tenant != nullptr && tenant->slot == slot, "values were set for another slot");
       // The text has all values, so the first tenant is enough for the next one.
-      values_.try_emplace(slot, SetValues{"", tenants_[slot.index()]}).first->second.text =
+      values_.try_emplace(slot, SetValues{"", (*tenants_)[slot.index()]}).first->second.text =
           change.table;
-      tenants_[slot.index()] = std::move(tenant);
+      set(slot, std::move(tenant));
       return;
   }
 }
 
 void GroupTenants::undo_join(const TenantChange& change) {
-  tenants_[change.slot.index()] = nullptr;
+  set(change.slot, nullptr);
   joined_.erase(change.slot);
   left_[change.slot] = change.tenancy;
 }
@@ -107,7 +121,7 @@ bool GroupTenants::is_paused(TenantSlot slot) const {
 
 std::vector<TenantChange> GroupTenants::changes_of(TenantSlot only) const {
   std::vector<TenantChange> changes;
-  for (const auto& tenant : tenants_) {
+  for (const auto& tenant : *tenants_) {
     if (tenant == nullptr || (!only.is_none() && tenant->slot != only)) continue;
     const auto add = [&](TenantChange::Kind kind) {
       changes.push_back({kind, tenant->slot, tenant->tenancy, tenant->name, {}});
@@ -129,30 +143,30 @@ void GroupTenants::save(GroupState& state) const {
 
 Status GroupTenants::restore(const GroupState& state, const TenantsBySlot& joined) {
   const auto is_there = [this](TenantSlot slot) {
-    return !slot.is_none() && slot.index() < tenants_.size();
+    return !slot.is_none() && slot.index() < tenants_->size();
   };
   for (const auto& [slot, tenancy] : state.left) {
     if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
-    tenants_[slot.index()] = nullptr;
+    set(slot, nullptr);
   }
   joined_.clear();
   for (size_t i = 0; i < state.slots.size(); ++i) {
     const TenantSlot slot = state.slots[i].slot;
     if (!is_there(slot)) return error(Code::kCorrupt, "a saved state names slot {}", slot.value);
-    tenants_[slot.index()] = joined[i];
+    set(slot, joined[i]);
     joined_[slot] = state.slots[i];
   }
   left_ = state.left;
   paused_ = state.paused;
   // Values that were set before the state count no more.
   for (const auto& [slot, values] : std::exchange(values_, {}))
-    if (tenants_[slot.index()] != nullptr &&
-        tenants_[slot.index()]->tenancy == values.before->tenancy && !joined_.contains(slot))
-      tenants_[slot.index()] = values.before;
+    if (const auto& present = (*tenants_)[slot.index()];
+        present != nullptr && present->tenancy == values.before->tenancy && !joined_.contains(slot))
+      set(slot, values.before);
   for (const auto& [slot, text] : state.values) {
-    if (!is_there(slot) || tenants_[slot.index()] == nullptr)
+    if (!is_there(slot) || (*tenants_)[slot.index()] == nullptr)
       return error(Code::kCorrupt, "a saved state has values for slot {}", slot.value);
-    const Tenant& tenant = *tenants_[slot.index()];
+    const Tenant& tenant = *(*tenants_)[slot.index()];
     const TenantChange change = {TenantChange::Kind::kSet, slot, tenant.tenancy, tenant.name, text};
     ASSIGN_OR_RETURN(auto changed, with_values(change));
     make(change, std::move(changed));

@@ -30,19 +30,26 @@ class GroupTenants {
  public:
   explicit GroupTenants(std::shared_ptr<const Plan> plan);
 
-  size_t num_slots() const { return tenants_.size(); }
+  size_t num_slots() const { return tenants_->size(); }
   /// False for "none" and for a slot that the plan does not have.
   bool is_free(TenantSlot slot) const {
-    return !slot.is_none() && slot.index() < tenants_.size() && tenants_[slot.index()] == nullptr;
+    return !slot.is_none() && slot.index() < tenants_->size() &&
+           (*tenants_)[slot.index()] == nullptr;
   }
   /// Whether an instance of the slot has no actor: the slot is free, or a client trains its tenant
   /// and the actor is a part of loops.
   bool is_vacant(TenantSlot slot, const Contract& contract) const {
-    if (slot.is_none() || slot.index() >= tenants_.size()) return false;
-    const Tenant* const tenant = tenants_[slot.index()].get();
+    if (slot.is_none() || slot.index() >= tenants_->size()) return false;
+    const Tenant* const tenant = (*tenants_)[slot.index()].get();
     return tenant == nullptr || (tenant->is_client && contract.is_for_loops);
   }
-  const TenantsBySlot& by_slot() const { return tenants_; }
+  const TenantsBySlot& by_slot() const { return *tenants_; }
+  /// The same, as it is now: a change makes another one.
+  std::shared_ptr<const TenantsBySlot> shared_by_slot() const { return tenants_; }
+  /// Whether a slot has another tenant than the plan's.
+  bool has_joined() const { return !joined_.empty(); }
+  /// Copies of the tenants that are there, by slot.
+  std::vector<Tenant> present() const;
   /// The tenant of a slot that is in use; else the slot's name in the plan.
   const std::string& name_of(TenantSlot slot) const;
   /// Whether the tenant is one of the plan's, so it may resume from a checkpoint of the run.
@@ -78,8 +85,11 @@ class GroupTenants {
   Status restore(const GroupState& state, const TenantsBySlot& joined);
 
  private:
+  void set(TenantSlot slot, std::shared_ptr<const Tenant> tenant);
+
   const std::shared_ptr<const Plan> plan_;
-  TenantsBySlot tenants_;
+  /// Actors of the group share it: with thousands of slots each has as many.
+  std::shared_ptr<const TenantsBySlot> tenants_;
   std::map<TenantSlot, SavedSlot> joined_;
   std::map<TenantSlot, uint32_t> left_;  // newest tenancy of free slots that were used
   std::set<TenantSlot> paused_;          // of the plan's tenants

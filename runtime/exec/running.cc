@@ -59,32 +59,28 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
   const auto seed = static_cast<uint64_t>(common_->setup.plan->settings.seed);
   random_key_ = stable_hash(node_->name, seed);
   refresh_tenants();
-  if (!instance_->tenant.is_none()) began_with_ = by_slot_[instance_->tenant.index()];
+  if (!instance_->tenant.is_none()) began_with_ = (*by_slot_)[instance_->tenant.index()];
 }
 
 void Running::refresh_tenants() {
-  by_slot_ = common_->tenants.by_slot();
+  by_slot_ = common_->tenants.shared_by_slot();
   tenants_.clear();
-  std::vector<Tenant> present;
-  for (uint32_t slot = 0; slot < by_slot_.size(); ++slot) {
-    if (by_slot_[slot] == nullptr) continue;
-    present.push_back(*by_slot_[slot]);
-    if (instance_->tenant.is_none() || instance_->tenant.value == slot)
+  for (uint32_t slot = 0; slot < by_slot_->size(); ++slot)
+    if ((*by_slot_)[slot] != nullptr &&
+        (instance_->tenant.is_none() || instance_->tenant.value == slot))
       tenants_.push_back(TenantSlot(slot));
-  }
+  const NodeBursts& planned = common_->setup.wiring->bursts[instance_->node.index()];
+  burst_ = planned.of_handler;
+  work_burst_ = planned.of_work;
+  if (!common_->tenants.has_joined()) return;
   // A tenant that joined may have larger numbers than the one that had its slot before it. Its
   // bounds were checked against those of the plan.
-  const std::vector<Tenant> planned = common_->setup.plan->all_slots();
-  burst_.clear();
-  work_burst_.clear();
-  const auto most = [&](const Amount& amount) {
-    const void* const options = node_->options.get();
-    if (present.empty()) return amount.value(options, planned);
-    return std::max(amount.value(options, planned), amount.value(options, present));
-  };
-  for (const OutputPort& port : contract_->outputs) {
-    burst_.push_back(most(port.burst));
-    work_burst_.push_back(most(port.work_burst));
+  const std::vector<Tenant> present = common_->tenants.present();
+  const void* const options = node_->options.get();
+  for (size_t i = 0; i < contract_->outputs.size(); ++i) {
+    const OutputPort& port = contract_->outputs[i];
+    burst_[i] = std::max(burst_[i], port.burst.value(options, present));
+    work_burst_[i] = std::max(work_burst_[i], port.work_burst.value(options, present));
   }
 }
 
@@ -173,7 +169,7 @@ Status Running::on_tenant(TenantSlot slot, TenantChange::Kind kind, uint64_t ste
 
 bool Running::is_for_free_slot() const {
   const auto is_free = [this](TenantSlot slot) {
-    return !slot.is_none() && by_slot_[slot.index()] == nullptr;
+    return !slot.is_none() && (*by_slot_)[slot.index()] == nullptr;
   };
   if (input_.kind == StepKind::kCommand) return is_free(instance_->tenant);
   if (input_.kind != StepKind::kMessage) return false;
@@ -271,16 +267,16 @@ void Running::pause(std::string_view input) { pauses.push_back({input_index(inpu
 void Running::resume(std::string_view input) { pauses.push_back({input_index(input), false}); }
 
 const Tenant& Running::tenant(TenantSlot slot) const {
-  CHECK(!slot.is_none() && slot.index() < by_slot_.size() && by_slot_[slot.index()] != nullptr,
+  CHECK(!slot.is_none() && slot.index() < by_slot_->size() && (*by_slot_)[slot.index()] != nullptr,
         "a tenant was asked for that does not exist");
-  return *by_slot_[slot.index()];
+  return *(*by_slot_)[slot.index()];
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
   // A tenant that joined has nothing of what its slot had before.
   const auto& planned = common_->setup.plan->tenants;
-  if (slot.index() >= planned.size() || by_slot_[slot.index()].get() != &planned[slot.index()]) {
-    const auto& joined = by_slot_[slot.index()];
+  if (slot.index() >= planned.size() || (*by_slot_)[slot.index()].get() != &planned[slot.index()]) {
+    const auto& joined = (*by_slot_)[slot.index()];
     return joined == nullptr ? nullptr : common_->setup.process_services->joined_point(*joined);
   }
   return common_->setup.process_services->resume_point(slot);

@@ -200,7 +200,7 @@ class Running final : public Services, public OutputSink, public Resources {
   const Contract* contract_;
   const bool is_vacant_;
   // The group's tenants when they changed last. A handler that runs apart reads its own copy.
-  TenantsBySlot by_slot_;
+  std::shared_ptr<const TenantsBySlot> by_slot_;
   std::shared_ptr<const Tenant> began_with_;  // its own tenant: the actor may keep pointers into it
   std::vector<TenantSlot> tenants_;           // those that this instance serves
   std::vector<int64_t> burst_, work_burst_;   // by output

@@ -81,7 +81,7 @@ bool VirtualExecutor::step_something() {
     deliver(queues_[runnable_[chosen]]);
   else
     slots_[runnable_[chosen]].group->cut(ordered_cut_, now_);
-  check_invariants();
+  check_some_invariants();
   return true;
 }
 
@@ -144,7 +144,7 @@ void VirtualExecutor::end(GroupSlot& slot) {
   slot.is_busy = false;
   if (slot.is_stuck) return abandon(slot);
   slot.group->complete_step(now_);
-  check_invariants();
+  check_some_invariants();
 }
 
 void VirtualExecutor::abandon(GroupSlot& slot) {
@@ -248,6 +248,13 @@ void VirtualExecutor::look_for_end() {
                                      to_string(drain_deadline_ ? plan_->settings.drain_max
                                                                : plan_->settings.stall_after)));
   outcome_->stall = stall_report();
+}
+
+/// In a plan of many tenants the counts of all links take longer than many steps. A bound or a sum
+/// that is broken stays so, and a later look finds it.
+void VirtualExecutor::check_some_invariants() {
+  constexpr uint64_t kLinksOfEachStep = 4096;
+  if (num_events_ % (1 + wiring_->links.size() / kLinksOfEachStep) == 0) check_invariants();
 }
 
 void VirtualExecutor::check_invariants() {

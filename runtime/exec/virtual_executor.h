@@ -9,7 +9,7 @@
 /// the limit (apart_handler_limit) is abandoned, like a stuck thread.
 ///
 /// After every step it checks the bounds of all edges, the balance of the ledger and the number of
-/// messages in transit. A violation, or a failed CHECK, prints the seed and the command that
+/// messages in transit; in a plan with many links, after every nth step and at the end. A violation, or a failed CHECK, prints the seed and the command that
 /// repeats the run.
 ///
 /// With a ReplaySource the groups first make their recorded steps, in an order that the seed
@@ -187,6 +187,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   bool look_for_drained();
   void remember(const TenantChange& change);
   void repeat_changes(ProcessId process);
+  void check_some_invariants();
   void check_invariants();
   [[noreturn]] void broken(const std::string& text);
   void finish_run(RunEnd end, Status status);

@@ -34,6 +34,42 @@ WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId t
   return link;
 }
 
+/// The instances of a node by slot: with thousands of tenants, each pair of theirs would be too
+/// many.
+class TargetsBySlot {
+ public:
+  TargetsBySlot(const Plan& plan, const PlanNode& node)
+      : all_(node.instances), by_slot_(plan.num_slots()) {
+    for (const InstanceId id : node.instances) {
+      const TenantSlot slot = plan.instance(id).tenant;
+      is_shared_ = is_shared_ || slot.is_none();
+      if (!slot.is_none()) by_slot_[slot.index()].push_back(id);
+    }
+  }
+  /// Those that a sender of this slot may reach; "none": a shared one.
+  const std::vector<InstanceId>& of(TenantSlot slot) const {
+    return slot.is_none() || is_shared_ ? all_ : by_slot_[slot.index()];
+  }
+
+ private:
+  const std::vector<InstanceId>& all_;
+  std::vector<std::vector<InstanceId>> by_slot_;
+  bool is_shared_ = false;
+};
+
+std::vector<NodeBursts> bursts_of(const Plan& plan) {
+  const std::vector<Tenant> tenants = plan.all_slots();
+  std::vector<NodeBursts> bursts;
+  for (const PlanNode& node : plan.nodes) {
+    NodeBursts& made = bursts.emplace_back();
+    for (const OutputPort& port : node.contract->outputs) {
+      made.of_handler.push_back(port.burst.value(node.options.get(), tenants));
+      made.of_work.push_back(port.work_burst.value(node.options.get(), tenants));
+    }
+  }
+  return bursts;
+}
+
 void add_peer(GroupWiring& group, GroupId peer) { group.peers.push_back(peer); }
 
 }  // namespace
@@ -42,10 +78,12 @@ std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
   auto wiring = std::make_shared<Wiring>();
   wiring->groups.resize(plan.groups.size());
   wiring->num_slots = static_cast<uint32_t>(plan.num_slots());
+  wiring->bursts = bursts_of(plan);
   for (uint32_t e = 0; e < plan.edges.size(); ++e) {
     const PlanEdge& edge = plan.edges[e];
+    const TargetsBySlot targets(plan, plan.node(edge.to));
     for (InstanceId sender : plan.node(edge.from).instances)
-      for (InstanceId target : plan.node(edge.to).instances)
+      for (InstanceId target : targets.of(plan.instance(sender).tenant))
         if (plan.are_joined(sender, target))
           wiring->links.push_back(make_link(plan, EdgeId(e), sender, target, wiring->num_slots));
   }

@@ -45,9 +45,16 @@ struct GroupWiring {
   std::vector<GroupId> peers;  // other groups with a link to or from this one, ascending
 };
 
+/// Most messages of one handler, and of one work call, by output of a node: for the tenants of all
+/// slots, as planned.
+struct NodeBursts {
+  std::vector<int64_t> of_handler, of_work;
+};
+
 struct Wiring {
   std::vector<WiredLink> links;     // index = LinkId
   std::vector<GroupWiring> groups;  // index = GroupId
+  std::vector<NodeBursts> bursts;   // index = NodeId
   uint32_t num_slots = 0;           // of tenants, free ones too
 };
 

@@ -56,6 +56,26 @@ TEST(RecentTable, FindsNamesThatCollide) {
   for (uint64_t seed = 1; seed <= 60; ++seed) compare_with_a_list<Bad>(seed);
 }
 
+/// The others keep their ages: the oldest of them is the next that is forgotten.
+TEST(RecentTable, ForgetsTheNamesOfATenantThatLeft) {
+  for (const uint64_t left : {0U, 1U, 5U, 40U}) {
+    RecentTable<uint64_t, uint64_t, Bad> table;
+    for (uint64_t name = 0; name < 40; ++name) table.put(name, name + 100, 50);
+    table.put(3, 7, 50);  // now the newest
+    table.forget_if([&](uint64_t name) { return name < left; });
+    ASSERT_EQ(table.size(), 40 - left);
+    for (uint64_t name = 0; name < 40; ++name)
+      EXPECT_EQ(table.find(name) != nullptr, name >= left) << name;
+    for (uint64_t name = 100; name < 110 + left; ++name) table.put(name, 1, 50);
+    EXPECT_EQ(table.size(), 50U);
+    table.put(200, 1, 50);
+    EXPECT_EQ(table.size(), 50U);
+    if (left == 40) continue;
+    EXPECT_EQ(table.find(left == 0 ? 0 : left), nullptr) << "the oldest that was left";
+    EXPECT_NE(table.find(39), nullptr);
+  }
+}
+
 TEST(RecentTable, AnEmptyOneKnowsNothing) {
   const RecentTable<uint64_t, uint64_t, Good> table;
   EXPECT_EQ(table.find(0), nullptr);

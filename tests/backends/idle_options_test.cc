@@ -61,12 +61,12 @@ struct Effects {
 const std::map<std::string, Effects> kEffects = {
     {"engine torch",
      {kEngine + "dtype products routed_experts debug.check_finite",
-      "adapter_slots numerics kv_events_bytes_max"}},
+      "adapter_slots adapter_host_bytes_max numerics kv_events_bytes_max"}},
     {"engine scripted",
      {kEngine + "seed vocab_size first_token eos_id new_tokens_min new_tokens_max tail_fraction "
                 "refuse_every device_fault_file logprob_shift step_cost prefill_token_cost "
                 "decode_token_cost apply_cost",
-      "adapter_slots tail_factor adapter_load_cost"}},
+      "adapter_slots adapter_host_bytes_max tail_factor adapter_load_cost"}},
     {"learner torch",
      {kLearner +
           "recompute numerics dtype products debug.check_finite debug.batch_folder init_seed "
@@ -158,6 +158,26 @@ TEST(IdleOptions, EventsNeedThePrefixCacheThatTheyAreOf) {
               UnorderedElementsAre("kv_events_bytes_max"));
   options.kv_events_bytes_max = 0;
   EXPECT_THAT(idle("engine", "torch", &options, kCuda), IsEmpty());
+}
+
+TEST(IdleOptions, CopiesOfAdaptersNeedFewerSlotsThanAdapters) {
+  EngineOptions options;
+  const auto is_idle = [&](std::vector<Tenant> all) {
+    const auto found =
+        full_catalog().find_resource("engine", "torch")->idle_options(&options, kCuda, all);
+    return std::ranges::any_of(
+        found, [](const auto& each) { return each.option == "adapter_host_bytes_max"; });
+  };
+  std::vector<Tenant> two = {tenants(8).front(), tenants(8).front()};
+  EXPECT_FALSE(is_idle(two)) << "it says what is so";
+  options.adapter_host_bytes_max = 1 << 20;
+  EXPECT_TRUE(is_idle(two)) << "a slot for each";
+  EXPECT_TRUE(is_idle(tenants(0)));
+  options.adapter_slots = 1;
+  EXPECT_FALSE(is_idle(two));
+  options.adapter_slots = 0;
+  two.front().is_client = true;
+  EXPECT_FALSE(is_idle(two)) << "snapshots of a client have no slot each";
 }
 
 TEST(IdleOptions, AdapterBatchesNeedAdaptersThatShareAPass) {

@@ -25,9 +25,10 @@ std::vector<AdapterTraining> slot_trainings() {
           {TenantSlot(4), {.rank = 12, .targets = {"up_proj", "o_proj", "lm_head"}}}};
 }
 
-EngineOptions slot_options(int32_t slots) {
+EngineOptions slot_options(int32_t slots, int64_t host_bytes_max = 0) {
   EngineOptions options;
   options.adapter_slots = slots;
+  options.adapter_host_bytes_max = host_bytes_max;
   options.adapters_max = kTenants;
   return options;
 }
@@ -108,6 +109,25 @@ TEST_P(FewSlots, GiveEveryCompletionThatASlotForEachGives) {
   }
 }
 
+/// With one byte all adapters are in files, with 50,000 those used last are in memory.
+TEST_P(FewSlots, AndFewHostBytesGiveEveryCompletionThatManyGive) {
+  const auto base = testing::make_folder({.model_type = GetParam()});
+  for (uint64_t seed = 6; seed < 9; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const auto expected = random_run(base, slot_options(kTenants), seed);
+    for (const int64_t host_bytes_max : {1, 50'000, 1 << 30}) {
+      SCOPED_TRACE(fmt::format("{} bytes", host_bytes_max));
+      const auto ends = random_run(base, slot_options(2, host_bytes_max), seed);
+      ASSERT_EQ(ends.size(), expected.size());
+      for (const auto& [id, end] : ends) {
+        EXPECT_EQ(end.tokens, expected.at(id).tokens) << id;
+        EXPECT_EQ(end.logprobs, expected.at(id).logprobs) << id;
+        EXPECT_EQ(end.spans.back().version, expected.at(id).spans.back().version) << id;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Torch, FewSlots, ::testing::Values("qwen3", "qwen3_moe"),
                          [](const auto& one) { return one.param; });
 
@@ -144,6 +164,46 @@ TEST(FewSlotsOfAnEngine, BringALargeAdapterInParts) {
   EXPECT_GT(num_steps, 2) << "not in one step";
   EXPECT_EQ(engine->state().num_decode_tokens - before, static_cast<uint64_t>(num_steps) + 1)
       << "one token a step of the other, and the first of this one";
+}
+
+/// While an adapter is loaded in parts, a version of another tenant moves its copy to a file.
+TEST(FewSlotsOfAnEngine, LoadAnAdapterWhoseCopyMovesMeanwhile) {
+  const auto base = testing::make_folder({.hidden_size = 256, .num_layers = 4, .deviation = 0.05});
+  const AdapterConfig large = {.rank = 512};
+  auto learner = testing::make_adapter_learner(
+      base, {{TenantSlot(0), {.rank = 2}}, {TenantSlot(1), {.rank = 2}}, {TenantSlot(2), large}});
+  const AdapterTable table(TensorTable(read_model_config(base).value()), large);
+  SequenceRequest made;
+  made.prompt_tokens = {5, 9, 12};
+  made.sampling.max_tokens = 3;
+  made.sampling.ignore_eos = true;
+  made.tenant = TenantSlot(2);
+  const auto completion = [&](int64_t host_bytes_max, bool moves) {
+    EngineOptions options = slot_options(1, host_bytes_max);
+    options.adapters_max = 3;
+    options.max_adapter_rank = 512;
+    auto engine = make_torch_engine(options, base).value();
+    for (const uint32_t tenant : {0U, 1U, 2U})
+      CHECK(engine->apply(*testing::adapter_of(*learner, TenantSlot(tenant), 1)).ok(), "refused");
+    CHECK(engine->submit(made).ok(), "refused");
+    CHECK(engine->step().ok(), "a step failed");
+    CHECK(engine->take_prefilled().empty(), "it is loaded in one step");
+    if (moves)
+      CHECK(engine->apply(*testing::adapter_of(*learner, TenantSlot(1), 2)).ok(), "refused");
+    std::vector<FinishEvent> ends;
+    for (int step = 0; ends.empty(); ++step) {
+      CHECK(step < 1'000 && engine->step().ok(), "it does not end");
+      for (const auto& event : engine->take_prefilled())
+        CHECK(engine->take_over(event.id).ok(), "nothing to take over");
+      ends = engine->take_finished();
+    }
+    return ends.front();
+  };
+  const int64_t bytes_of_large = table.tensors().count() * static_cast<int64_t>(sizeof(float));
+  const auto want = completion(0, false);
+  const auto got = completion(bytes_of_large + 64, true);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.logprobs, want.logprobs);
 }
 
 TEST(FewSlotsOfAnEngine, KnowAtMostTheAdaptersThatTheyMay) {

@@ -4,10 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
 #include <vector>
 
+#include "graph/base/random.h"
 #include "tests/base/raw_client.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/workers.h"
@@ -299,6 +306,132 @@ TEST_F(ServedRun, ATenantThatContinuedAtItsCheckpointIsFollowedFromThere) {
   const std::vector<int64_t> steps = steps_of("alice");
   for (size_t i = 0; i < steps.size(); ++i)
     EXPECT_EQ(steps[i], static_cast<int64_t>(i) + 1) << "steps are neither lost nor made twice";
+}
+
+/// Joins and kills of a run: PRIMERL_SERVE_KILLS="200 100", or few.
+struct KillsOfServe {
+  int64_t joins = 3, kills = 1;
+  static KillsOfServe wanted() {
+    KillsOfServe size;
+    if (const char* const text = std::getenv("PRIMERL_SERVE_KILLS"); text != nullptr)
+      std::istringstream(text) >> size.joins >> size.kills;
+    return size;
+  }
+};
+
+/// Tenants that join and leave while the worker and the control plane are killed at random moments,
+/// also during a join. Half of them make their last step, the others are removed.
+class KilledServe : public ServedRun {
+ protected:
+  void start(bool resumes) {
+    if (resumes) {
+      run_.emplace(std::vector<std::string>{"primerl-graph", "run", "--resume", folder_.string()});
+      return;
+    }
+    run_.emplace(serve_words({source_path("examples/hosted/graph.toml"), "--out", folder_.string(),
+                              "--set", "graph.restarts_max=65536"}));
+  }
+  /// Kills the worker, or the control plane, which is started again.
+  void kill_one() {
+    ++num_kills_;
+    if (random_.below(3) > 0) {
+      if (const pid_t worker = worker_of(*run_); worker > 0) ::kill(worker, SIGKILL);
+      return;
+    }
+    ::kill(run_->pid(), SIGKILL);
+    (void)run_->wait();
+    start(true);
+  }
+  /// Asks again until the run answers, because it may be killed and started meanwhile.
+  ProgramEnd ask(const std::vector<std::string>& words) {
+    ProgramEnd end;
+    EXPECT_TRUE(waits_for("answer to a command", *run_, [&] {
+      end = tenant(words);
+      return end.code != 1;
+    })) << end.err;
+    return end;
+  }
+  /// Waits until `name` is in `state`, or until it is unknown if `state` is empty.
+  ::testing::AssertionResult reaches(const std::string& name, const std::string& state) {
+    return waits_for(name + " in state '" + state + "'", *run_, [&] {
+      const auto shown = tenant({"show", name, "--json"});
+      if (shown.code != 0) return state.empty() && shown.err.find(name) != std::string::npos;
+      return !state.empty() &&
+             parse_json(shown.out, "show").value().get_string("state").value() == state;
+    });
+  }
+  /// The last step of each use of a name; every step is there once and in order.
+  std::map<std::string, int64_t> expect_no_gap() const {
+    std::map<std::string, int64_t> last;
+    for (const Json& line : steps_of(folder_)) {
+      int64_t& of_tenant = last[line.get_string("tenant").value()];
+      EXPECT_EQ(*line.get_int("step"), of_tenant + 1) << line.get_string("tenant").value();
+      of_tenant = *line.get_int("step");
+    }
+    return last;
+  }
+  /// The file of a use of a name has each rollout once, and those of every step.
+  void expect_whole_file(const std::string& label, int64_t steps) const {
+    const std::string file = std::regex_replace(label, std::regex("~"), "-") + ".jsonl";
+    std::map<int64_t, int> trained;
+    std::set<std::string> seen;
+    for (const Json& line : lines_of(folder_ / "rollouts" / file)) {
+      EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
+      if (*line.get_string("end") == "trained") ++trained[*line.get_int("step")];
+    }
+    for (int64_t step = 1; step <= steps; ++step) EXPECT_EQ(trained[step], 4) << label << step;
+  }
+
+  std::optional<Program> run_;
+  RandomStream random_{29};
+  int64_t num_kills_ = 0;
+};
+
+TEST_F(KilledServe, LosesNoStepOfTenantsThatComeAndGo) {
+  const KillsOfServe size = KillsOfServe::wanted();
+  constexpr int64_t kLastStep = 6;
+  start(false);
+  wait_until_it_serves();
+  int64_t num_ended = 0;
+  for (int64_t i = 0; i < size.joins && !HasFailure(); ++i) {
+    const std::string name = fmt::format("t{}", i % 3);
+    const bool ends = i % 2 == 0;
+    const bool is_killed = num_kills_ * size.joins < size.kills * (i + 1);
+    const std::string file = tenant_file(name, ends ? kLastStep : 1'000'000);
+    if (is_killed && i % 4 == 3) {  // during the join
+      Program adding({"primerl-graph", "tenant", "add", file, "--serve", folder_.string()});
+      run_->listen_for(Duration::milliseconds(static_cast<int64_t>(random_.below(40))));
+      kill_one();
+      (void)adding.wait();
+      if (tenant({"show", name}).code != 0) {
+        ASSERT_EQ(ask({"add", file}).code, 0);
+      }
+    } else {
+      const ProgramEnd added = ask({"add", file});
+      ASSERT_EQ(added.code, 0) << added.err;
+      if (is_killed) {
+        run_->listen_for(Duration::milliseconds(static_cast<int64_t>(random_.below(300))));
+        kill_one();
+      }
+    }
+    if (ends) {
+      ASSERT_TRUE(reaches(name, "ended"));
+      ++num_ended;
+    } else {
+      ASSERT_TRUE(reaches(name, "training"));
+    }
+    const auto removed = ask({"remove", name});
+    EXPECT_EQ(removed.code, 0) << removed.err;
+    ASSERT_TRUE(reaches(name, ""));
+  }
+  EXPECT_GE(num_kills_, size.kills);
+  end_well(*run_);
+  int64_t num_whole = 0;
+  for (const auto& [label, last] : expect_no_gap()) {
+    expect_whole_file(label, last);
+    num_whole += last == kLastStep ? 1 : 0;
+  }
+  EXPECT_GE(num_whole, num_ended) << "some that ended have fewer steps";
 }
 
 }  // namespace

@@ -195,6 +195,15 @@ TEST(Memory, OfAnEngineIsItsWeightsSlotsAndBlocks) {
   EXPECT_EQ(sum_of(engine_memory(options, small_model())),
             packed_bytes(table) + step + slots + 10 * floats_of(adapter.tensors()))
       << "all are kept beside the slots";
+  const double some = 10 * floats_of(adapter.tensors()) - 1;
+  options.adapter_host_bytes_max = static_cast<int64_t>(some);
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())),
+            packed_bytes(table) + step + slots + some)
+      << "the others are in files";
+  options.adapter_host_bytes_max += 2;
+  EXPECT_EQ(sum_of(engine_memory(options, small_model())),
+            packed_bytes(table) + step + slots + some + 1)
+      << "a bound that is never reached";
   options.adapters_max = 3;
   options.adapter_targets = {"q_proj", "lm_head"};
   AdapterConfig with_head = {.rank = 5};

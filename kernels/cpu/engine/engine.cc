@@ -109,7 +109,7 @@ Status CpuEngine::load(const std::vector<WeightTensor>& tensors) {
 Status CpuEngine::apply_adapter(const WeightSnapshot& snapshot) {
   ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
   const bool is_known = known_.number_of(snapshot.key).ok();
-  const int32_t number = known_.take(snapshot, config);
+  ASSIGN_OR_RETURN(const int32_t number, known_.take(snapshot, config));
   AdapterSlots& slots = scheduler_.slots();
   const bool is_in_slot =
       is_known ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
@@ -132,19 +132,20 @@ Status CpuEngine::load_adapter() {
   if (!load) return ok();
   AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
   if (!held.is_begun) {
-    const KnownAdapters::Adapter& known = known_.at(load->adapter);
     AdapterGemms& gemms = weights_->decoder.adapters();
     gemms.set(load->slot, nullptr);
     for (size_t i = 0; i < adapters_.size(); ++i)  // adapters from before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
         adapters_[i].weights.reset();
-    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, known.config),
-                                                    DecoderWeights::Use::kEngine);
-    RETURN_IF_ERROR(held.weights->begin_load(known.tensors));
+    held.weights = std::make_unique<AdapterWeights>(
+        AdapterTable(table_, known_.at(load->adapter).config), DecoderWeights::Use::kEngine);
+    held.coming = known_.tensors_of(load->adapter);
+    RETURN_IF_ERROR(held.weights->begin_load(held.coming));
     held.is_begun = true;
   }
   if (!held.weights->load_more(kPreparedElements)) return ok();
   held.is_begun = false;
+  held.coming.clear();
   weights_->decoder.adapters().set(load->slot, held.weights.get());
   scheduler_.slots().finish();
   return ok();
@@ -153,6 +154,7 @@ Status CpuEngine::load_adapter() {
 Status CpuEngine::submit(SequenceRequest request) {
   RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
   ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
+  if (scheduler_.slots().slot_of(adapter) == AdapterSlots::kNone) known_.expect_use(adapter);
   return scheduler_.submit(std::move(request), adapter);
 }
 

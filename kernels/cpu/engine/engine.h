@@ -3,11 +3,11 @@
 /// It computes with the whole weights of one tenant and refuses those of a second one. With
 /// `adapter_slots` the weights are the folder's and stay frozen; a learner may share them. Each
 /// applied key then has an adapter: a step computes rows of all adapters together, each as if it
-/// were alone. If there are more adapters than slots, all are kept beside the slots too. An adapter
-/// that prompts wait for is loaded into a slot, a part before each step. If whole weights are
-/// applied and the options allow a second set, prepare() fills that set in parts, and apply()
-/// exchanges the two. KV memory is kv_blocks * block_size cache rows per layer, allocated once. One
-/// thread: the one that made it.
+/// were alone. If there are more adapters than slots, all have a copy beside the slots
+/// (adapter_copies.h). An adapter that prompts wait for is loaded into a slot, a part before each
+/// step. If whole weights are applied and the options allow a second set, prepare() fills that set
+/// in parts, and apply() exchanges the two. KV memory is kv_blocks * block_size cache rows per
+/// layer, allocated once. One thread: the one that made it.
 #pragma once
 
 #include <filesystem>
@@ -66,7 +66,8 @@ class CpuEngine final : public Engine {
   /// An adapter on the frozen weights.
   struct AdapterInSlot {
     std::unique_ptr<AdapterWeights> weights;  // while it is in a slot, or being loaded
-    bool is_begun = false;                    // being loaded: some of the tensors may be there
+    std::vector<WeightTensor> coming;         // being loaded: what it is loaded from
+    bool is_begun = false;                    // some of these tensors may be there
   };
 
   /// Weights and the decoder that uses them.

@@ -110,6 +110,7 @@ Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
 Status CudaEngine::submit(SequenceRequest request) {
   RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
   ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
+  if (scheduler_.slots().slot_of(adapter) == AdapterSlots::kNone) known_.expect_use(adapter);
   return scheduler_.submit(std::move(request), adapter);
 }
 

@@ -49,7 +49,7 @@ Status CudaEngine::apply_adapter(const WeightSnapshot& snapshot) {
   const bool has_slot = slot != AdapterSlots::kNone;
   if (has_slot && !adapters_->holds(snapshot))
     RETURN_IF_ERROR(adapters_->begin({}, config, borrowed(snapshot)));
-  const int32_t number = known_.take(snapshot, config);
+  ASSIGN_OR_RETURN(const int32_t number, known_.take(snapshot, config));
   if (!has_slot) return ok();
   if (!known.ok()) slots.place(number);
   return adapters_->take(slot);
@@ -62,7 +62,7 @@ Status CudaEngine::load_adapter(bool waits) {
   if (!is_loading_) {
     if (adapters_->is_busy() && !waits) return ok();  // a prepared version
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
-    const WeightSnapshot kept{known.key, {}, known.tensors};
+    const WeightSnapshot kept{known.key, {}, known_.tensors_of(load->adapter)};
     RETURN_IF_ERROR(
         adapters_->begin(load->slot, known.config, std::make_shared<const WeightSnapshot>(kept)));
     is_loading_ = true;
