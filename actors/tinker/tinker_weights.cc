@@ -11,14 +11,19 @@ using namespace tinker;  // NOLINT: its names are those of the wire
 
 namespace {
 
-Time expiry(Time now, int64_t ttl_seconds) {
+constexpr size_t kPublishedMax = 64;  // versions of a moving key that may still be sampled
+
+/// Whether its answer has a key of its own.
+bool has_own_key(JobKind kind) { return kind == JobKind::kSnapshot || kind == JobKind::kBase; }
+
+}  // namespace
+
+Time tinker::expiry(Time now, int64_t ttl_seconds) {
   // A time that the clock cannot have is never.
   constexpr int64_t kSecondsMax = int64_t{1} << 32;
   return ttl_seconds == 0 || ttl_seconds > kSecondsMax ? kNever
                                                        : now + Duration::seconds(ttl_seconds);
 }
-
-}  // namespace
 
 bool Tinker::waits_for_session(const Job& job) const {
   if (!job.makes_model) return false;
@@ -67,18 +72,20 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
     ASSIGN_OR_RETURN(const bool is_free, free_path(job.tenant, to_path(job.saved)));
     if (!is_free) return false;
   }
-  if (std::ssize(tenant.snapshots) < options_.snapshots_max) return true;
+  const auto num_there = std::ranges::count_if(
+      tenant.snapshots, [](const auto& each) { return !each.second.is_base; });
+  if (num_there < options_.snapshots_max) return true;
   AdapterId oldest;
   uint64_t used = 0;
   for (const auto& [adapter, snapshot] : tenant.snapshots) {
-    if (is_snapshot_in_use(job.tenant, adapter)) continue;
+    if (snapshot.is_base || is_snapshot_in_use(job.tenant, adapter)) continue;
     if (!oldest.is_none() && snapshot.used >= used) continue;
     oldest = adapter;
     used = snapshot.used;
   }
   if (oldest.is_none())
     return error(Code::kExhausted, "all {} weights for samplers of tenant '{}' have open samples",
-                 tenant.snapshots.size(), services().tenant(job.tenant).name)
+                 num_there, services().tenant(job.tenant).name)
         .note("wait for the samples, or raise 'snapshots_max' of the tinker node");
   drop_snapshot(job.tenant, oldest);
   return false;
@@ -155,14 +162,22 @@ void Tinker::open_model(uint64_t number, const Job& job) {
 Status Tinker::on_weights_done(const WeightsDone& done) {
   Job* const job = answered_job(done.request, done.fault);
   if (job == nullptr) return ok();
+  TenantState& tenant = tenants_[job->tenant];
+  const bool is_published = has_own_key(job->kind) || job->kind == JobKind::kPublish;
+  if (!is_published) tenant.num_updates = done.version.value;
+  const bool closes_gradients = job->kind == JobKind::kCreate || job->kind == JobKind::kLoad;
+  if (closes_gradients) tenant.ages = {};
   if (job->kind == JobKind::kLoad && job->makes_model && !job->is_reset) {
     job->is_reset = true;  // the load itself is sent next
     return ok();
   }
-  if (job->kind == JobKind::kSnapshot || job->kind == JobKind::kPublish) {
+  if (is_published) {
     job->waits_for_live = true;
     job->adapter = done.adapter;
     job->version = done.version;
+    job->update = tenant.num_updates;
+    if (job->kind == JobKind::kPublish) tenant.published[done.version] = job->update;
+    if (tenant.published.size() > kPublishedMax) tenant.published.erase(tenant.published.begin());
     finish_if_live(job->tenant);
     return ok();
   }
@@ -173,7 +188,7 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   } else if (job->kind == JobKind::kSave) {
     const Time expires = expiry(services().now(), job->ttl_seconds);
     wake_at(expires);
-    const Saved saved{job->tenant, folder_name(job->saved), expires};
+    const Saved saved{job->tenant, folder_name(job->saved), services().now(), expires};
     keep_saved(saved);
     saved_.insert_or_assign(to_path(job->saved), saved);
     complete(done.request, saved_answer(job->saved));
@@ -192,8 +207,7 @@ Status Tinker::on_policy(const PolicyLive& live) {
       return;
     }
     // It may come before the trainer's answer. A dropped snapshot is not kept.
-    const bool is_expected =
-        tenant.running != 0 && jobs_.at(tenant.running).kind == JobKind::kSnapshot;
+    const bool is_expected = tenant.running != 0 && has_own_key(jobs_.at(tenant.running).kind);
     if (is_expected || tenant.snapshots.contains(adapter)) tenant.live_snapshots[adapter] = version;
   };
   take(live.adapter, live.version);
@@ -210,7 +224,7 @@ void Tinker::finish_if_live(TenantSlot slot) {
   Job& job = jobs_.at(number);
   if (!job.waits_for_live) return;
   PolicyVersion live = tenant.live;
-  if (job.kind == JobKind::kSnapshot) {
+  if (has_own_key(job.kind)) {
     const auto found = tenant.live_snapshots.find(job.adapter);
     live = found == tenant.live_snapshots.end() ? PolicyVersion() : found->second;
   }
@@ -220,14 +234,15 @@ void Tinker::finish_if_live(TenantSlot slot) {
 }
 
 void Tinker::finish_published(uint64_t number, Job& job) {
+  if (job.kind == JobKind::kBase) return finish_base(job.tenant, job.adapter, job.version);
   const Tenant& tenant = services().tenant(job.tenant);
   TenantState& state = tenants_[job.tenant];
   const std::string path = job.saved.name.empty() ? "" : to_path(job.saved);
   if (job.kind == JobKind::kSnapshot) {
     const Time expires = expiry(services().now(), job.ttl_seconds);
     wake_at(expires);
-    state.snapshots.insert_or_assign(job.adapter,
-                                     Snapshot{job.version, path, ++num_used_, expires});
+    state.snapshots.insert_or_assign(job.adapter, Snapshot{job.version, path, ++num_used_, false,
+                                                           job.update, services().now(), expires});
     // A late message may have named dropped ones.
     std::erase_if(state.live_snapshots,
                   [&state](const auto& each) { return !state.snapshots.contains(each.first); });

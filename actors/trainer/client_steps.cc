@@ -96,8 +96,10 @@ Status ClientProgress::check(const WeightsRequest& asked) const {
                      retired_.size())
             .note("they stay until the next checkpoint: update first");
       return ok();
-    case WeightsAction::kSnapshot: {
-      if (open.num_calls > 0) return open_gradients("a snapshot", open.num_calls);
+    case WeightsAction::kSnapshot:
+    case WeightsAction::kBase: {
+      if (asked.action == WeightsAction::kSnapshot && open.num_calls > 0)
+        return open_gradients("a snapshot", open.num_calls);
       if (snapshots.size() >= kSnapshotsMax)
         return error(Code::kExhausted, "{} snapshots are in use, the most that a tenant has",
                      snapshots.size())

@@ -25,9 +25,10 @@
 
 namespace primerl {
 
-/// Most saved weights of a client, and most of its snapshots that are in use.
+/// Most saved weights of a client, and most of its snapshots that are in use: 16 of its weights and
+/// one of the base model.
 inline constexpr size_t kSavedWeightsMax = 64;
-inline constexpr size_t kSnapshotsMax = 16;
+inline constexpr size_t kSnapshotsMax = 17;
 /// Most replaced or removed folders that wait for a checkpoint.
 inline constexpr size_t kRetiredFoldersMax = 64;
 /// The folder of the state that every tenant begins with. No client can name it.
