@@ -7,10 +7,13 @@
 /// last. Every request gets exactly one answer. One that is refused, or fails, has a fault.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "graph/base/histogram.h"
 #include "graph/message.h"
 #include "kernels/train/loss_batch.h"
 #include "kernels/weights/weights_key.h"
@@ -59,6 +62,29 @@ struct PassDone {
   }
 };
 
+/// The ages of data: updates of the weights between the sampling of their tokens and their pass.
+struct DataAges {
+  int64_t num_data = 0;  // whose tokens were sampled in this run
+  int64_t sum = 0;
+  int64_t most = 0;
+  std::vector<int64_t> counts;  // by kStalenessBounds (graph/base/histogram.h); empty: none
+
+  void add(int64_t age);
+  template <class F>
+  static void fields(F& f) {
+    using D = DataAges;
+    f("num_data", &D::num_data)("sum", &D::sum)("most", &D::most)("counts", &D::counts);
+  }
+};
+
+inline void DataAges::add(int64_t age) {
+  counts.resize(kStalenessBounds.size() + 1);
+  ++counts[bucket_of(kStalenessBounds, static_cast<double>(age))];
+  ++num_data;
+  sum += age;
+  most = std::max(most, age);
+}
+
 /// One AdamW step by the open gradients: Learner::apply().
 struct UpdateRequest {
   static constexpr std::string_view kName = "UpdateRequest";
@@ -66,10 +92,12 @@ struct UpdateRequest {
 
   uint64_t request = 0;
   AdamNumbers adam;
+  DataAges ages;  // of its passes
 
   template <class F>
   static void fields(F& f) {
-    f("request", &UpdateRequest::request)("adam", &UpdateRequest::adam);
+    f("request", &UpdateRequest::request)("adam", &UpdateRequest::adam)("ages",
+                                                                        &UpdateRequest::ages);
   }
 };
 
@@ -105,6 +133,7 @@ enum class WeightsAction : uint8_t {
   kPublish,       // publish the weights as the next version of the tenant's moving key
   kDropSnapshot,  // `adapter` is used no more: engines and channel drop its key
   kDropSaved,     // remove the saved weights `name`
+  kBase,          // as kSnapshot, but an adapter of zeros: the base model; also with open gradients
 };
 
 /// The request of a client between steps. kSave, kSnapshot and kPublish are refused while gradients
@@ -136,8 +165,8 @@ struct WeightsDone {
 
   uint64_t request = 0;
   ClientFault fault;
-  PolicyVersion version;  // of kSnapshot and kPublish: what was published; else updates applied
-  AdapterId adapter;      // of kSnapshot: its key's; of kPublish the moving key's
+  PolicyVersion version;  // of kSnapshot, kBase, kPublish: what was published; else updates applied
+  AdapterId adapter;      // of kSnapshot and kBase: its key's; of kPublish the moving key's
 
   template <class F>
   static void fields(F& f) {

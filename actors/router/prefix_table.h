@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "actors/router/recent_table.h"
+#include "actors/common/recent_table.h"
 #include "kernels/engine/block_hash.h"
 
 namespace primerl {

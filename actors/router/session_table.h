@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "actors/common/recent_table.h"
 #include "actors/router/held_requests.h"
-#include "actors/router/recent_table.h"
 #include "graph/base/ids.h"
 #include "graph/base/random.h"
 

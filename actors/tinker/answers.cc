@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 
+#include "actors/messages/client.h"
 #include "actors/tinker/protobuf.h"
 #include "graph/base/assert.h"
 #include "graph/base/json.h"
@@ -14,7 +17,7 @@ namespace primerl::tinker {
 namespace {
 
 constexpr int kDynamicConfigSeconds = 300;
-constexpr uint64_t kFloat32 = 1;  // DType
+constexpr uint64_t kFloat32 = 1, kInt64 = 2;  // DType
 
 template <class T>
 std::string_view raw_bytes(const std::vector<T>& values) {
@@ -40,9 +43,23 @@ void append_cells(const std::vector<float>& logprobs, const TargetShape& shape,
     cells[begin + (shape.cells.empty() ? i : static_cast<size_t>(shape.cells[i]))] = logprobs[i];
 }
 
+/// One number for each datum.
+std::string entry_of_ages(std::span<const int64_t> ages) {
+  std::vector<int64_t> offsets = {0};
+  for (size_t i = 0; i < ages.size(); ++i)
+    offsets.push_back(static_cast<int64_t>((i + 1) * sizeof(int64_t)));
+  ProtoWriter tensor, entry;
+  tensor.bytes(1, {reinterpret_cast<const char*>(ages.data()), ages.size_bytes()});
+  tensor.bytes(2, raw_bytes(offsets));
+  tensor.number(3, kInt64);
+  entry.bytes(1, "updates_behind");
+  entry.bytes(2, std::move(tensor).finish());
+  return std::move(entry).finish();
+}
+
 /// One ArrayRecord: data in a row whose targets have as many columns.
 std::string record_of(const LossResult& result, const std::vector<TargetShape>& shapes,
-                      size_t begin, size_t end) {
+                      std::span<const int64_t> ages, size_t begin, size_t end) {
   std::vector<float> cells;
   std::vector<int64_t> offsets = {0};
   for (size_t i = begin; i < end; ++i) {
@@ -60,6 +77,7 @@ std::string record_of(const LossResult& result, const std::vector<TargetShape>& 
   entry.bytes(2, std::move(tensor).finish());
   ProtoWriter record;
   record.bytes(2, std::move(entry).finish());
+  if (!ages.empty()) record.bytes(2, entry_of_ages(ages.subspan(begin, end - begin)));
   record.number(3, end - begin);
   return std::move(record).finish();
 }
@@ -154,7 +172,11 @@ std::string sample_future_answer(uint64_t request, int32_t num_samples) {
 }
 
 std::string client_config_answer() {
-  return Json::object().set("pjwt_auth_enabled", false).set("use_pyqwest_transport", false).dump();
+  return Json::object()
+      .set("pjwt_auth_enabled", false)
+      .set("use_pyqwest_transport", false)
+      .set("sample_join_sampling_session", true)
+      .dump();
 }
 
 std::string dynamic_config_answer() {
@@ -242,14 +264,17 @@ std::string sampler_info_answer(std::string_view sampler, std::string_view base_
   return answer.dump();
 }
 
-std::string loss_answer(const LossResult& result, const std::vector<TargetShape>& shapes) {
+std::string loss_answer(const LossResult& result, const std::vector<TargetShape>& shapes,
+                        const std::vector<int64_t>& ages) {
   CHECK(result.logprobs.size() == shapes.size(), "a result has other data than its request");
+  const bool is_any_known = ages.size() == shapes.size() && std::ranges::max(ages) >= 0;
+  const std::vector<int64_t> none;
   ProtoWriter message;
   message.bytes(1, "ArrayRecord");
   for (size_t begin = 0; begin < shapes.size();) {
     size_t end = begin + 1;
     while (end < shapes.size() && shapes[end].num_columns == shapes[begin].num_columns) ++end;
-    message.bytes(2, record_of(result, shapes, begin, end));
+    message.bytes(2, record_of(result, shapes, is_any_known ? ages : none, begin, end));
     begin = end;
   }
   const LossTotals& totals = result.totals;
@@ -264,6 +289,12 @@ std::string loss_answer(const LossResult& result, const std::vector<TargetShape>
   add("num_capped:sum", static_cast<double>(totals.num_capped));
   add("num_targets:sum", static_cast<double>(totals.num_targets));
   add("num_tokens:sum", static_cast<double>(totals.num_tokens));
+  DataAges known;
+  for (const int64_t age : ages)
+    if (age >= 0) known.add(age);
+  add("num_sampled_data:sum", static_cast<double>(known.num_data));
+  add("updates_behind:sum", static_cast<double>(known.sum));
+  add("updates_behind:max", static_cast<double>(known.most));
   return std::move(message).finish();
 }
 

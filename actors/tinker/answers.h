@@ -77,7 +77,10 @@ std::string sampler_info_answer(std::string_view sampler, std::string_view base_
 
 /// ForwardBackwardOutput: log-probabilities in the shape of the targets, 0 in cells that have none,
 /// and sums. A name of a metric has one colon, as the client demands.
-std::string loss_answer(const LossResult& result, const std::vector<TargetShape>& shapes);
+/// `ages` are those of the data, in updates; -1: not known; empty: none is known. If any is known,
+/// each datum has a further output, "updates_behind".
+std::string loss_answer(const LossResult& result, const std::vector<TargetShape>& shapes,
+                        const std::vector<int64_t>& ages = {});
 
 /// The likeliest tokens at each position, by rows; a slot without a token has id 0 and -99999.
 struct TopTable {

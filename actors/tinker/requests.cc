@@ -37,11 +37,46 @@ constexpr std::array kRoutes = {
     RouteRow{"POST", "save_weights_for_sampler", Route::kSaveForSampler},
     RouteRow{"POST", "load_weights", Route::kLoadWeights},
     RouteRow{"POST", "create_sampling_session", Route::kCreateSampler},
+    RouteRow{"POST", "join_sampling_session", Route::kJoinSampler},
     RouteRow{"POST", "asample", Route::kSample},
     RouteRow{"POST", "retrieve_future", Route::kRetrieveFuture},
     RouteRow{"POST", "cancel_future", Route::kCancelFuture},
     RouteRow{"GET", "get_server_capabilities", Route::kCapabilities},
     RouteRow{"GET", "healthz", Route::kHealth},
+    RouteRow{"GET", "training_runs", Route::kModels},
+    RouteRow{"GET", "checkpoints", Route::kAllWeights},
+    RouteRow{"POST", "weights_info", Route::kWeightsInfo},
+    RouteRow{"GET", "sessions", Route::kSessions},
+};
+
+/// Paths with a name of one part between their ends.
+struct NamedRouteRow {
+  std::string_view method, before, after;
+  Route route;
+};
+
+constexpr std::array kNamedRoutes = {
+    NamedRouteRow{"POST", "sessions/", "/finish", Route::kFinishSession},
+    NamedRouteRow{"GET", "sessions/", "", Route::kSession},
+    NamedRouteRow{"GET", "samplers/", "", Route::kGetSampler},
+    NamedRouteRow{"GET", "training_runs/", "/checkpoints", Route::kModelWeights},
+    NamedRouteRow{"GET", "training_runs/", "", Route::kModel},
+};
+
+/// "training_runs/MODEL/checkpoints/weights/NAME", and after it `after`.
+constexpr std::string_view kModelsPrefix = "training_runs/";
+constexpr std::string_view kWeightsOfModel = "/checkpoints/";
+
+struct WeightsRouteRow {
+  std::string_view method, after;
+  Route route;
+};
+
+constexpr std::array kWeightsRoutes = {
+    WeightsRouteRow{"DELETE", "", Route::kDeleteWeights},
+    WeightsRouteRow{"PUT", "/ttl", Route::kExpireWeights},
+    WeightsRouteRow{"POST", "/publish", Route::kPublishWeights},
+    WeightsRouteRow{"DELETE", "/publish", Route::kPublishWeights},
 };
 
 /// The middle of a path with a name in it; empty: it is another path.
@@ -52,6 +87,17 @@ std::string_view name_between(std::string_view path, std::string_view before,
     return {};
   const auto name = path.substr(before.size(), path.size() - before.size() - after.size());
   return name.find('/') == name.npos ? name : std::string_view();
+}
+
+/// The path of saved weights, "tinker://MODEL/weights/NAME"; empty: it is another route.
+std::string weights_between(std::string_view path, std::string_view after) {
+  if (!path.starts_with(kModelsPrefix) || !path.ends_with(after)) return {};
+  path = path.substr(kModelsPrefix.size(), path.size() - kModelsPrefix.size() - after.size());
+  const size_t middle = path.find(kWeightsOfModel);
+  if (middle == path.npos) return {};
+  const auto saved = read_path(fmt::format("tinker://{}/{}", path.substr(0, middle),
+                                           path.substr(middle + kWeightsOfModel.size())));
+  return saved.ok() ? to_path(*saved) : std::string();
 }
 
 Status check_optimizer(const Body& body) {
@@ -193,12 +239,14 @@ Result<RouteMatch> read_route(std::string_view method, std::string_view path) {
     const auto rest = path.substr(kApiPrefix.size());
     for (const RouteRow& row : kRoutes)
       if (row.method == method && row.path == rest) return RouteMatch{row.route};
-    const auto session = name_between(rest, "sessions/", "/finish");
-    if (method == "POST" && !session.empty())
-      return RouteMatch{Route::kFinishSession, std::string(session)};
-    const auto sampler = name_between(rest, "samplers/", "");
-    if (method == "GET" && !sampler.empty())
-      return RouteMatch{Route::kGetSampler, std::string(sampler)};
+    for (const NamedRouteRow& row : kNamedRoutes)
+      if (const auto name = name_between(rest, row.before, row.after);
+          row.method == method && !name.empty())
+        return RouteMatch{row.route, std::string(name)};
+    for (const WeightsRouteRow& row : kWeightsRoutes)
+      if (const std::string saved = weights_between(rest, row.after);
+          row.method == method && !saved.empty())
+        return RouteMatch{row.route, saved};
   }
   return error(Code::kNotFound, "no route {} {}", method, path.substr(0, kNameBytesMax));
 }
@@ -331,6 +379,12 @@ Result<CreateSampler> read_create_sampler(std::string_view text) {
     return error(Code::kInvalid, "the request needs 'base_model' or 'model_path'");
   }
   return read;
+}
+
+Result<ExpireWeights> read_expire_weights(std::string_view text) {
+  ASSIGN_OR_RETURN(const Body body, Body::read(text));
+  ASSIGN_OR_RETURN(const auto seconds, body.integer("ttl_seconds", 1, kInt64Max));
+  return ExpireWeights{seconds};
 }
 
 Result<Sample> read_sample(std::string_view text) {

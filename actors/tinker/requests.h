@@ -41,11 +41,22 @@ enum class Route : uint8_t {
   kLoadWeights,
   kCreateSampler,
   kGetSampler,  // `name` is the sampler
+  kJoinSampler,
   kSample,
   kRetrieveFuture,
   kCancelFuture,
   kCapabilities,
   kHealth,
+  kModels,          // "training_runs", as the REST interface calls models
+  kModel,           // `name` is the model
+  kModelWeights,    // `name` is the model
+  kDeleteWeights,   // `name` is the path of the weights
+  kExpireWeights,   // the same
+  kPublishWeights,  // to everyone, which this server does not
+  kAllWeights,
+  kWeightsInfo,
+  kSessions,
+  kSession,  // `name` is the session
 };
 
 struct RouteMatch {
@@ -112,6 +123,11 @@ struct LoadWeights {
   int64_t model_seq = 0;
 };
 
+/// Of the path in kExpireWeights; none: never.
+struct ExpireWeights {
+  std::optional<int64_t> ttl_seconds;
+};
+
 struct CreateSampler {
   std::string session;
   int64_t sampler_seq = 0;
@@ -149,11 +165,13 @@ Result<SaveWeights> read_save_weights(std::string_view body);
 Result<SaveForSampler> read_save_for_sampler(std::string_view body);
 Result<LoadWeights> read_load_weights(std::string_view body);
 Result<CreateSampler> read_create_sampler(std::string_view body);
+Result<ExpireWeights> read_expire_weights(std::string_view body);
 Result<Sample> read_sample(std::string_view body);
 /// Also `cancel_future`.
 Result<RetrieveFuture> read_retrieve_future(std::string_view body);
 /// The one member of `session_heartbeat` (session_id), `get_info` and `unload_model` (model_id),
-/// `client/config` (sdk_version).
+/// `client/config` (sdk_version), `weights_info` (tinker_path), `join_sampling_session`
+/// (sampling_session_id).
 Result<std::string> read_one_name(std::string_view body, std::string_view key);
 
 }  // namespace primerl::tinker

@@ -94,8 +94,8 @@ Contract Tinker::contract() {
             "ended_sessions", &T::ended_sessions_)("left", &T::left_)("models", &T::models_)(
             "samplers", &T::samplers_)("saved", &T::saved_)("jobs", &T::jobs_)(
             "samples", &T::samples_)("requests", &T::requests_)("polls", &T::polls_)(
-            "order", &T::order_)("answers", &T::answers_)("asked", &T::asked_)(
-            "num_accepts", &T::num_accepts_)("num_closed", &T::num_closed_)(
+            "base_waits", &T::base_waits_)("order", &T::order_)("answers", &T::answers_)(
+            "asked", &T::asked_)("num_accepts", &T::num_accepts_)("num_closed", &T::num_closed_)(
             "next_session", &T::next_session_)("next_request", &T::next_request_)(
             "next_generate", &T::next_generate_)("num_used", &T::num_used_)(
             "queued_bytes", &T::queued_bytes_)("armed", &T::armed_)("routers", &T::routers_)(
@@ -132,6 +132,7 @@ Status Tinker::drain() {
   for (const uint64_t number : open) stop_sample(number);
   asked_.clear();
   polls_.clear();
+  base_waits_.clear();
   return ok();
 }
 
@@ -192,13 +193,12 @@ void Tinker::on_request(uint64_t call, const Client& client) {
     RETURN_IF_ERROR(check_key(client));
     RETURN_IF_ERROR(check_content_type(match.route, client));
     if (match.route == Route::kRetrieveFuture) return retrieve(call, client);
+    if (match.route == Route::kCreateSampler) return create_sampler(call, client);
     ASSIGN_OR_RETURN(std::string body, answer(match, client));
     reply(call, 200, std::move(body), client.request_id);
     return ok();
   }();
-  if (done.ok()) return;
-  services().count("requests_refused", 1);
-  reply(call, http_status(done.error()), refusal(done.error()), client.request_id);
+  if (!done.ok()) refuse_call(call, done.error(), client.request_id);
 }
 
 Result<std::string> Tinker::answer(const RouteMatch& match, const Client& client) {
@@ -235,15 +235,36 @@ Result<std::string> Tinker::answer(const RouteMatch& match, const Client& client
       return save_for_sampler(client);
     case Route::kLoadWeights:
       return load_weights(client);
-    case Route::kCreateSampler:
-      return create_sampler(client);
     case Route::kGetSampler:
       return get_sampler(match.name, client);
+    case Route::kJoinSampler:
+      return join_sampler(client);
     case Route::kSample:
       return sample(client);
     case Route::kCancelFuture:
       return cancel_future(client);
+    case Route::kModels:
+      return models_of_client(client);
+    case Route::kModel:
+      return model_of_client(match.name, client);
+    case Route::kModelWeights:
+      return weights_of_model(match.name, client);
+    case Route::kDeleteWeights:
+      return delete_weights(match.name, client);
+    case Route::kExpireWeights:
+      return expire_weights(match.name, client);
+    case Route::kPublishWeights:
+      return error(Code::kInvalid, "this server shows no weights to other tenants");
+    case Route::kAllWeights:
+      return weights_of_client(client);
+    case Route::kWeightsInfo:
+      return weights_info(client);
+    case Route::kSessions:
+      return sessions_of_client(client);
+    case Route::kSession:
+      return session_of_client(match.name, client);
     case Route::kRetrieveFuture:
+    case Route::kCreateSampler:
       break;
   }
   return error(Code::kInternal, "a route without an answer at once");
@@ -288,6 +309,11 @@ void Tinker::reply(uint64_t call, int32_t status, std::string body, std::string 
   if (!ask(AskedKind::kReply, reply_call(made)).ok()) services().count("replies_lost", 1);
 }
 
+void Tinker::refuse_call(uint64_t call, const Error& error, const std::string& request_id) {
+  services().count("requests_refused", 1);
+  reply(call, http_status(error), refusal(error), request_id);
+}
+
 void Tinker::reply_answer(uint64_t call, const StoredAnswer& answer, uint64_t future,
                           std::string request_id) {
   ClientReply made;
@@ -328,7 +354,7 @@ Status Tinker::check_futures(TenantSlot tenant) const {
 
 void Tinker::on_closed(const std::vector<uint64_t>& calls) {
   for (const uint64_t call : calls)
-    if (polls_.erase(call) > 0) services().count("clients_gone", 1);
+    if (polls_.erase(call) + base_waits_.erase(call) > 0) services().count("clients_gone", 1);
 }
 
 /// Why a request has no answer yet. The client shows it to a person.
@@ -342,6 +368,7 @@ QueueState Tinker::queue_state(uint64_t future) const {
 Time Tinker::next_deadline() const {
   Time next = std::min(order_.next_expiry(), answers_.next_expiry());
   for (const auto& [call, poll] : polls_) next = std::min(next, poll.deadline);
+  for (const auto& [call, wait] : base_waits_) next = std::min(next, wait.deadline);
   for (const auto& [number, sample] : samples_) next = std::min(next, sample.deadline);
   for (const auto& [name, session] : sessions_)
     next = std::min(next, session.seen + options_.session_timeout);
@@ -370,8 +397,7 @@ Status Tinker::on_deadline() {
       continue;
     }
     const uint64_t future = poll->second.future;
-    reply(poll->first, 200, try_again_answer(future, queue_state(future)),
-          poll->second.request_id);
+    reply(poll->first, 200, try_again_answer(future, queue_state(future)), poll->second.request_id);
     poll = polls_.erase(poll);
   }
   for (const auto& [number, missing] : order_.expire(now)) {
@@ -396,6 +422,7 @@ Status Tinker::on_deadline() {
   expire_jobs();
   expire_sessions();
   expire_saved();
+  expire_base_waits();
   answers_.expire(now);
   wake_at(next_deadline());
   return ok();
@@ -407,9 +434,8 @@ Status Tinker::on_peer(const PeerEvent& event) {
   if (trainers_.contains(event.instance)) {
     for (auto& [slot, tenant] : tenants_) {
       if (tenant.running == 0 || !jobs_.at(tenant.running).is_sent) continue;
-      const uint64_t number = tenant.running;
-      fail(number, error(Code::kUnavailable, "the trainer is gone, and its open gradients too"));
-      end_job(number);
+      fail_job(tenant.running,
+               error(Code::kUnavailable, "the trainer is gone, and its open gradients too"));
     }
   }
   if (!routers_.contains(event.instance)) return ok();

@@ -32,6 +32,7 @@
 #include "actors/messages/policy.h"
 #include "actors/tinker/answer_store.h"
 #include "actors/tinker/answers.h"
+#include "actors/tinker/listings.h"
 #include "actors/tinker/request_order.h"
 #include "actors/tinker/requests.h"
 #include "actors/tinker/tenant_limit.h"
@@ -91,6 +92,7 @@ class Tinker final : public Actor {
   Status retrieve(uint64_t call, const Client& client);
   Result<std::string> cancel_future(const Client& client);
   void reply(uint64_t call, int32_t status, std::string body, std::string request_id);
+  void refuse_call(uint64_t call, const Error& error, const std::string& request_id);
   void reply_answer(uint64_t call, const tinker::StoredAnswer& answer, uint64_t future,
                     std::string request_id);
   /// Gives a future its answer, and the clients that wait for it too.
@@ -127,7 +129,9 @@ class Tinker final : public Actor {
   Result<std::string> create_model(const Client& client);
   Result<std::string> unload_model(const Client& client);
   Result<std::string> get_info(const Client& client);
-  Result<std::string> create_sampler(const Client& client);
+  Status create_sampler(uint64_t call, const Client& client);
+  Result<std::string> sampler_of_path(const tinker::CreateSampler& wanted, const Tenant& tenant);
+  Result<std::string> join_sampler(const Client& client);
   Result<std::string> get_sampler(const std::string& name, const Client& client);
   std::string capabilities(const Client& client) const;
   /// Whether the tenant's adapter is what the client asks for.
@@ -141,6 +145,33 @@ class Tinker final : public Actor {
   void expire_sessions();
   /// Adds it, and ends the one that was unused longest if there are too many.
   Status add_sampler(const std::string& name, tinker::Sampler sampler);
+
+  // tinker_listings.cc: the REST interface
+  std::string base_model_of(TenantSlot tenant) const;
+  std::vector<std::pair<TenantSlot, tinker::ListedWeights>> list_weights(
+      const Client& client) const;
+  std::vector<tinker::ListedModel> list_models(const Client& client) const;
+  std::string models_of_client(const Client& client) const;
+  Result<std::string> model_of_client(const std::string& name, const Client& client) const;
+  Result<std::string> weights_of_model(const std::string& name, const Client& client) const;
+  std::string weights_of_client(const Client& client) const;
+  Result<std::string> weights_info(const Client& client) const;
+  std::string sessions_of_client(const Client& client) const;
+  Result<std::string> session_of_client(const std::string& name, const Client& client) const;
+  Result<std::string> delete_weights(const std::string& path, const Client& client);
+  Result<std::string> expire_weights(const std::string& path, const Client& client);
+
+  // tinker_base.cc: samplers of the base model
+  /// The key of its weights, once they are live; none: they are not there.
+  AdapterId base_of(TenantSlot tenant) const;
+  Status create_base_sampler(uint64_t call, const tinker::CreateSampler& wanted, TenantSlot tenant,
+                             const Client& client);
+  void make_base(TenantSlot tenant);
+  Result<std::string> add_base_sampler(const tinker::BaseWait& wait, AdapterId base);
+  void finish_base(TenantSlot tenant, AdapterId base, PolicyVersion version);
+  void refuse_base(TenantSlot tenant, const Error& error);
+  void expire_base_waits();
+  void look_for_lost_base(TenantSlot tenant, AdapterId adapter, const std::string& detail);
 
   // tinker_training.cc: requests to the trainer
   Result<std::string> forward_backward(const Client& client);
@@ -160,12 +191,15 @@ class Tinker final : public Actor {
   bool has_room(TenantSlot tenant, tinker::JobKind kind) const;
   void send_job(uint64_t number, tinker::Job& job);
   void end_job(uint64_t number);
+  void fail_job(uint64_t number, const Error& error);
   /// One of this actor, before those of clients.
   uint64_t add_own_job(tinker::Job job);
   /// The job of the answer; null: it was given up.
   tinker::Job* answered_job(uint64_t request, const ClientFault& fault);
   /// Fails what the trainer or the engines did not answer in time.
   void expire_jobs();
+  /// The ages of a pass that is sent now.
+  void set_ages(tinker::Job& job);
   Status on_passed(const PassDone& done);
   Status on_updated(const UpdateDone& done);
 
@@ -205,6 +239,8 @@ class Tinker final : public Actor {
   void send_cancels();
   Status on_completion(const Completion& completion);
   void part_done(const tinker::PartRef& part, const Completion& completion);
+  /// Which update of the tenant's weights made its first token is kept for later passes.
+  void keep_sampled(const tinker::OpenSample& sample, const Completion& completion);
   void try_again(const tinker::PartRef& part, const std::string& reason);
   /// Cancels what is sent, and forgets the sample.
   void stop_sample(uint64_t number);
@@ -235,15 +271,16 @@ class Tinker final : public Actor {
   std::map<uint64_t, tinker::OpenSample> samples_;                       // by request
   std::map<std::pair<TenantSlot, uint64_t>, tinker::PartRef> requests_;  // by GenerateRequest
   std::map<uint64_t, tinker::Poll> polls_;                               // by call
+  std::map<uint64_t, tinker::BaseWait> base_waits_;                      // by call
   tinker::RequestOrder order_;
   tinker::AnswerStore answers_;
   std::map<uint64_t, tinker::Asked> asked_;  // by call
   int64_t num_accepts_ = 0;                  // of asked_
   int64_t num_closed_ = 0;
   uint64_t next_session_ = 1;
-  uint64_t next_request_ = 1;   // of clients
-  uint64_t next_generate_ = 0;  // of GenerateRequests
-  uint64_t num_used_ = 0;       // uses of samplers and snapshots
+  uint64_t next_request_ = 1;                            // of clients
+  uint64_t next_generate_ = 0;                           // of GenerateRequests
+  uint64_t num_used_ = 0;                                // uses of samplers and snapshots
   tinker::TenantLimit queued_bytes_{uint64_t{1} << 28};  // bodies of jobs whose turn has come
   std::optional<Time> armed_;
   std::set<InstanceId> routers_, trainers_;

@@ -281,6 +281,7 @@ Status Tinker::on_completion(const Completion& completion) {
       try_again(part, completion.detail);
       break;
     case FinishReason::kRefused:
+      look_for_lost_base(slot, samples_.at(part.sample).adapter, completion.detail);
       fail_sample(part.sample,
                   error(Code::kInvalid, "the engine refused the request: {}", completion.detail));
       break;
@@ -297,12 +298,28 @@ void Tinker::part_done(const PartRef& ref, const Completion& completion) {
   Part& part = sample.parts[ref.index];
   part.completion = completion;
   part.completion.kept = {};
+  keep_sampled(sample, completion);
   part.is_done = true;
   if (--sample.num_left > 0) return;
   services().count("samples_completed", 1);
   const std::string body = answer_of(sample);
   samples_.erase(ref.sample);
   complete(ref.sample, body, true);
+}
+
+void Tinker::keep_sampled(const OpenSample& sample, const Completion& completion) {
+  TenantState& tenant = tenants_[sample.tenant];
+  int64_t update = 0;
+  if (!sample.adapter.is_none()) {
+    const auto snapshot = tenant.snapshots.find(sample.adapter);
+    if (snapshot == tenant.snapshots.end() || snapshot->second.is_base) return;
+    update = snapshot->second.update;
+  } else if (!completion.spans.empty()) {
+    // Before the first publication the moving key has the weights of version 0.
+    const auto later = tenant.published.upper_bound(completion.spans.front().version);
+    if (later != tenant.published.begin()) update = std::prev(later)->second;
+  }
+  tenant.sampled.add(completion.tokens, update);
 }
 
 void Tinker::try_again(const PartRef& ref, const std::string& reason) {

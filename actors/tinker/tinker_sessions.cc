@@ -22,19 +22,6 @@ bool is_mlp(std::string_view target) {
   return std::ranges::find(kMlpTargets, target) != std::end(kMlpTargets);
 }
 
-/// The parts of the model that an adapter with these targets changes.
-struct TrainedParts {
-  bool attention = false, mlp = false, unembed = false;
-
-  explicit TrainedParts(const std::vector<std::string>& targets) {
-    for (const std::string& target : targets) {
-      unembed |= target == kHeadTarget;
-      mlp |= target == kAllLinear || is_mlp(target);
-      attention |= target == kAllLinear || (target != kHeadTarget && !is_mlp(target));
-    }
-  }
-};
-
 /// 0: no name of a session.
 uint64_t session_number(const std::string& name) {
   constexpr std::string_view kPrefix = "session-";
@@ -65,6 +52,13 @@ Status Tinker::check_key(const Client& client) const {
 size_t Tinker::num_clients() const {
   return static_cast<size_t>(std::ranges::count_if(
       services().tenants(), [this](TenantSlot slot) { return services().tenant(slot).is_client; }));
+  tinker::TrainedParts::TrainedParts(const std::vector<std::string>& targets) {
+    for (const std::string& target : targets) {
+      unembed |= target == kHeadTarget;
+      mlp |= target == kAllLinear || is_mlp(target);
+      attention |= target == kAllLinear || (target != kHeadTarget && !is_mlp(target));
+    }
+  }
 }
 
 Result<TenantSlot> Tinker::tenant_of(const Client& client, const std::string& wanted) const {
@@ -187,14 +181,12 @@ void Tinker::drop_tenant(TenantSlot slot) {
     if (model.tenant == slot) (void)order_.drop(name);
   for (const auto& [number, job] : jobs_)
     if (job.tenant == slot) jobs.push_back(number);
-  for (const uint64_t number : jobs) {
-    fail(number, left);
-    end_job(number);
-  }
+  for (const uint64_t number : jobs) fail_job(number, left);
   std::vector<std::string> sessions;
   for (const auto& [name, session] : sessions_)
     if (session.tenant == slot) sessions.push_back(name);
   for (const std::string& name : sessions) end_session(name);
+  refuse_base(slot, left);
   left_.push_back(label);
   if (left_.size() > kLeftMax) left_.pop_front();
   tenants_.erase(slot);
@@ -377,21 +369,25 @@ Status Tinker::add_sampler(const std::string& name, Sampler sampler) {
   return ok();
 }
 
-Result<std::string> Tinker::create_sampler(const Client& client) {
+Status Tinker::create_sampler(uint64_t call, const Client& client) {
   ASSIGN_OR_RETURN(const CreateSampler wanted, read_create_sampler(client.body));
   ASSIGN_OR_RETURN(const Session* const session, find_session(wanted.session, client));
   const Tenant& tenant = services().tenant(session->tenant);
-  const std::string name = sampler_name(wanted.session, wanted.sampler_seq);
   if (!wanted.base_model.empty()) RETURN_IF_ERROR(check_base_model(tenant, wanted.base_model));
-  if (!wanted.from)
-    return error(Code::kInvalid, "this server samples from saved weights, not from a base model")
-        .note("create a model and save its weights for a sampler: a new adapter changes nothing");
+  if (!wanted.from) return create_base_sampler(call, wanted, tenant.slot, client);
+  ASSIGN_OR_RETURN(std::string body, sampler_of_path(wanted, tenant));
+  reply(call, 200, std::move(body), client.request_id);
+  return ok();
+}
+
+Result<std::string> Tinker::sampler_of_path(const CreateSampler& wanted, const Tenant& tenant) {
+  const std::string name = sampler_name(wanted.session, wanted.sampler_seq);
   const std::string path = to_path(*wanted.from);
   if (!wanted.from->is_for_sampling && saved_.contains(path) &&
-      saved_.at(path).tenant == session->tenant)
+      saved_.at(path).tenant == tenant.slot)
     return error(Code::kInvalid, "'{}' has weights for training", path)
         .note("save weights for a sampler");
-  TenantState& state = tenants_[session->tenant];
+  TenantState& state = tenants_[tenant.slot];
   const auto snapshot = std::ranges::find_if(
       state.snapshots, [&](const auto& each) { return each.second.path == path; });
   if (snapshot == state.snapshots.end())
@@ -402,7 +398,7 @@ Result<std::string> Tinker::create_sampler(const Client& client) {
     return error(Code::kExists, "sampler '{}' has other weights", name);
   }
   Sampler sampler;
-  sampler.tenant = session->tenant;
+  sampler.tenant = tenant.slot;
   sampler.session = wanted.session;
   sampler.base_model = wanted.base_model.empty() ? tenant.base_model : wanted.base_model;
   sampler.path = path;
@@ -411,6 +407,13 @@ Result<std::string> Tinker::create_sampler(const Client& client) {
   snapshot->second.used = ++num_used_;
   RETURN_IF_ERROR(add_sampler(name, std::move(sampler)));
   return sampler_answer(name);
+}
+
+/// A copy of a client in another program numbers its requests apart from the first.
+Result<std::string> Tinker::join_sampler(const Client& client) {
+  ASSIGN_OR_RETURN(const std::string name, read_one_name(client.body, "sampling_session_id"));
+  ASSIGN_OR_RETURN(Sampler* const sampler, find_sampler(name, client));
+  return joined_answer(sampler->num_clients++);
 }
 
 Result<std::string> Tinker::get_sampler(const std::string& name, const Client& client) {

@@ -15,12 +15,21 @@
 #include "actors/messages/generation.h"
 #include "actors/tinker/loss_request.h"
 #include "actors/tinker/names.h"
+#include "actors/tinker/sampled_runs.h"
 #include "graph/base/clock.h"
 #include "graph/base/ids.h"
 
 namespace primerl::tinker {
 
 inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+/// The end of weights that are kept `ttl_seconds` from `now`; 0: kNever.
+Time expiry(Time now, int64_t ttl_seconds);
+
+/// The parts of the model that an adapter with these targets changes.
+struct TrainedParts {
+  bool attention = false, mlp = false, unembed = false;
+  explicit TrainedParts(const std::vector<std::string>& targets);
+};
 
 struct Session {
   TenantSlot tenant;
@@ -51,24 +60,30 @@ struct Sampler {
   AdapterId adapter;  // of a snapshot; none: the moving key
   std::string salt;   // of its KV blocks
   uint64_t used = 0;  // rises with each use
+  // Programs that share it: the one that made it is number 0.
+  int64_t num_clients = 1;
   template <class F>
   static void fields(F& f) {
     using S = Sampler;
     f("tenant", &S::tenant)("session", &S::session)("base_model", &S::base_model)("path", &S::path)(
-        "adapter", &S::adapter)("salt", &S::salt)("used", &S::used);
+        "adapter", &S::adapter)("salt", &S::salt)("used", &S::used)("num_clients", &S::num_clients);
   }
 };
 
 /// Weights under a key of their own. They are in use while a sample of them is open.
 struct Snapshot {
   PolicyVersion version;
-  std::string path;   // empty: only samplers name it
-  uint64_t used = 0;  // rises with each use
+  std::string path;      // empty: only samplers name it
+  uint64_t used = 0;     // rises with each use
+  bool is_base = false;  // the base model, without an adapter
+  int64_t update = 0;    // updates of the tenant when it was made
+  Time made;
   Time expires = kNever;
   template <class F>
   static void fields(F& f) {
     using S = Snapshot;
-    f("version", &S::version)("path", &S::path)("used", &S::used)("expires", &S::expires);
+    f("version", &S::version)("path", &S::path)("used", &S::used)("is_base", &S::is_base)(
+        "update", &S::update)("made", &S::made)("expires", &S::expires);
   }
 };
 
@@ -76,10 +91,12 @@ struct Snapshot {
 struct Saved {
   TenantSlot tenant;
   std::string folder;  // their name at the trainer
+  Time made;
   Time expires = kNever;
   template <class F>
   static void fields(F& f) {
-    f("tenant", &Saved::tenant)("folder", &Saved::folder)("expires", &Saved::expires);
+    f("tenant", &Saved::tenant)("folder", &Saved::folder)("made", &Saved::made)("expires",
+                                                                                &Saved::expires);
   }
 };
 
@@ -91,9 +108,15 @@ enum class JobKind : uint8_t {
   kSave,
   kSnapshot,
   kPublish,
-  kDropSnapshot,  // these two are the actor's own: they have no future
+  kDropSnapshot,  // these three are the actor's own: they have no future
   kDropSaved,
+  kBase,  // the weights of the base model, for samplers
 };
+
+/// Whether its answer has a weights key of its own.
+inline bool has_own_key(JobKind kind) {
+  return kind == JobKind::kSnapshot || kind == JobKind::kBase;
+}
 
 /// A request to the trainer, from its arrival to its answer.
 struct Job {
@@ -108,30 +131,34 @@ struct Job {
   uint64_t num_bytes = 0;    // of its body
   LossBatch batch;           // kPass
   std::vector<TargetShape> shapes;
-  AdamNumbers adam;             // kUpdate
-  SavedWeights saved;           // of kSave, kLoad; of kSnapshot if it has a name
-  std::string folder;           // at the trainer: of kDropSaved, of kLoad once it is sent
-  bool with_optimizer = false;  // of kLoad
-  bool overwrites = false;      // of kSave
-  int64_t sampler_seq = -1;     // of a sampler that it makes; -1: none
-  int64_t ttl_seconds = 0;      // 0: never
-  ClientFault refused;          // why it fails without being sent
-  bool is_sent = false;         // to the trainer
-  bool is_reset = false;        // a load into a new model: the reset is done
-  bool waits_for_live = false;  // for the version below
-  AdapterId adapter;            // of kDropSnapshot; then what was published
-  PolicyVersion version;        // what was published
+  std::vector<int64_t> ages;     // of its data, once it is sent; -1: not known
+  bool is_forward_only = false;  // the same
+  AdamNumbers adam;              // kUpdate
+  SavedWeights saved;            // of kSave, kLoad; of kSnapshot if it has a name
+  std::string folder;            // at the trainer: of kDropSaved, of kLoad once it is sent
+  bool with_optimizer = false;   // of kLoad
+  bool overwrites = false;       // of kSave
+  int64_t sampler_seq = -1;      // of a sampler that it makes; -1: none
+  int64_t ttl_seconds = 0;       // 0: never
+  ClientFault refused;           // why it fails without being sent
+  bool is_sent = false;          // to the trainer
+  bool is_reset = false;         // a load into a new model: the reset is done
+  bool waits_for_live = false;   // for the version below
+  AdapterId adapter;             // of kDropSnapshot; then what was published
+  PolicyVersion version;         // what was published
+  int64_t update = 0;            // updates of the tenant then
   template <class F>
   static void fields(F& f) {
     using J = Job;
     f("kind", &J::kind)("tenant", &J::tenant)("model", &J::model)("session", &J::session)(
         "base_model", &J::base_model)("makes_model", &J::makes_model)("num_bytes", &J::num_bytes)(
-        "batch", &J::batch)("shapes", &J::shapes)("adam", &J::adam)("saved", &J::saved)(
+        "batch", &J::batch)("shapes", &J::shapes)("ages", &J::ages)(
+        "is_forward_only", &J::is_forward_only)("adam", &J::adam)("saved", &J::saved)(
         "folder", &J::folder)("with_optimizer", &J::with_optimizer)("overwrites", &J::overwrites)(
         "sampler_seq", &J::sampler_seq)("ttl_seconds", &J::ttl_seconds)("refused", &J::refused)(
         "is_sent", &J::is_sent)("is_reset", &J::is_reset)("waits_for_live", &J::waits_for_live)(
-        "adapter", &J::adapter)("version", &J::version)("since", &J::since)("deadline",
-                                                                            &J::deadline);
+        "adapter", &J::adapter)("version", &J::version)("update", &J::update)("since", &J::since)(
+        "deadline", &J::deadline);
   }
 };
 
@@ -190,6 +217,22 @@ struct Poll {
   }
 };
 
+/// A client that waits for a sampler of the base model.
+struct BaseWait {
+  std::string session;
+  int64_t sampler_seq = 0;
+  std::string base_model;
+  std::string request_id;
+  TenantSlot tenant;
+  Time deadline;
+  template <class F>
+  static void fields(F& f) {
+    using B = BaseWait;
+    f("session", &B::session)("sampler_seq", &B::sampler_seq)("base_model", &B::base_model)(
+        "request_id", &B::request_id)("tenant", &B::tenant)("deadline", &B::deadline);
+  }
+};
+
 struct TenantState {
   std::string model;                                  // the open one; empty: none
   std::deque<uint64_t> queue;                         // jobs whose turn has come
@@ -197,11 +240,15 @@ struct TenantState {
   PolicyVersion live;                                 // of the moving key
   std::map<AdapterId, PolicyVersion> live_snapshots;  // of `snapshots` and of the running job
   std::map<AdapterId, Snapshot> snapshots;
-  int64_t num_inflight = 0;         // sent, and not answered
-  std::deque<PartRef> waiting;      // parts; at most max_waiting, and those sent again
-  std::vector<uint64_t> answered;   // to be reported to the router
-  std::vector<uint64_t> to_cancel;  // requests
-  std::set<uint64_t> cancelled;     // requests whose completion has no client
+  int64_t num_inflight = 0;                    // sent, and not answered
+  std::deque<PartRef> waiting;                 // parts; at most max_waiting, and those sent again
+  std::vector<uint64_t> answered;              // to be reported to the router
+  std::vector<uint64_t> to_cancel;             // requests
+  std::set<uint64_t> cancelled;                // requests whose completion has no client
+  int64_t num_updates = 0;                     // of its weights, as the trainer last said
+  std::map<PolicyVersion, int64_t> published;  // updates of versions of the moving key, the newest
+  SampledRuns sampled;
+  DataAges ages;  // of the passes since the last update
   TokenBudget budget;
   template <class F>
   static void fields(F& f) {
@@ -209,7 +256,8 @@ struct TenantState {
     f("model", &T::model)("queue", &T::queue)("running", &T::running)("live", &T::live)(
         "live_snapshots", &T::live_snapshots)("snapshots", &T::snapshots)(
         "num_inflight", &T::num_inflight)("waiting", &T::waiting)("answered", &T::answered)(
-        "to_cancel", &T::to_cancel)("cancelled", &T::cancelled)("budget", &T::budget);
+        "to_cancel", &T::to_cancel)("cancelled", &T::cancelled)("num_updates", &T::num_updates)(
+        "published", &T::published)("sampled", &T::sampled)("ages", &T::ages)("budget", &T::budget);
   }
 };
 

@@ -91,8 +91,7 @@ Result<std::string> Tinker::load_weights(const Client& client) {
     job.session = wanted.session;
     job.model = model_name(wanted.session, wanted.model_seq);
     job.makes_model = true;
-    const Tenant& tenant = services().tenant(job.tenant);
-    job.base_model = tenant.served_as.empty() ? tenant.base_model : tenant.served_as.front();
+    job.base_model = base_model_of(job.tenant);
   } else {
     ASSIGN_OR_RETURN(const Model* const model, find_model(wanted.model, client));
     job.tenant = model->tenant;
@@ -207,6 +206,17 @@ void Tinker::end_job(uint64_t number) {
     queued_bytes_.subtract(slot, job.mapped().num_bytes);
 }
 
+void Tinker::fail_job(uint64_t number, const Error& error) {
+  const Job& job = jobs_.at(number);
+  TenantState& tenant = tenants_[job.tenant];
+  if (job.kind == JobKind::kBase) refuse_base(job.tenant, error);
+  // Its gradients, and those of the passes before it, are discarded.
+  if (job.kind == JobKind::kPass && !job.is_forward_only && tenant.running == number)
+    tenant.ages = {};
+  fail(number, error);
+  end_job(number);
+}
+
 bool Tinker::has_room(TenantSlot, JobKind kind) const {
   if (kind == JobKind::kPass) return pass_.room() > 0;
   if (kind == JobKind::kUpdate) return update_.room() > 0;
@@ -239,8 +249,7 @@ void Tinker::send_jobs() {
       if (tenant.running == 0 && waits_for_session(job)) break;
       const auto ready = tenant.running != 0 ? Result<bool>(true) : prepare(job);
       if (!ready.ok()) {
-        fail(number, ready.error());
-        end_job(number);
+        fail_job(number, ready.error());
         continue;
       }
       if (!*ready) continue;  // another job comes first
@@ -261,11 +270,14 @@ void Tinker::send_job(uint64_t number, Job& job) {
   const SendOptions to = send_options(job.tenant);
   for (const InstanceId trainer : weights_.targets(job.tenant)) trainers_.insert(trainer);
   if (job.kind == JobKind::kPass) {
+    set_ages(job);
     pass_.send({.request = number, .batch = std::move(job.batch)}, to);
     return;
   }
   if (job.kind == JobKind::kUpdate) {
-    update_.send({.request = number, .adam = job.adam}, to);
+    update_.send(
+        {.request = number, .adam = job.adam, .ages = std::exchange(tenants_[job.tenant].ages, {})},
+        to);
     return;
   }
   WeightsRequest request;
@@ -298,6 +310,9 @@ void Tinker::send_job(uint64_t number, Job& job) {
       request.action = WeightsAction::kDropSaved;
       request.name = job.folder;
       break;
+    case JobKind::kBase:
+      request.action = WeightsAction::kBase;
+      break;
     default:
       request.action = WeightsAction::kReset;
   }
@@ -315,8 +330,7 @@ Job* Tinker::answered_job(uint64_t number, const ClientFault& fault) {
   Job& job = jobs_.at(number);
   job.is_sent = false;
   if (!fault.is_set()) return &job;
-  fail(number, error_of(fault));
-  end_job(number);
+  fail_job(number, error_of(fault));
   return nullptr;
 }
 
@@ -329,32 +343,47 @@ void Tinker::expire_jobs() {
       late.push_back(tenant.running);
   for (const uint64_t number : late) {
     const Job& job = jobs_.at(number);
-    services().count("requests_late", 1);
-    if (job.waits_for_live)
-      fail(number, error(Code::kDeadline, "version {} is not in every engine within {}",
-                         job.version.value, to_string(options_.live_timeout))
-                       .note("the log of the run says which engine refused it or does not answer"));
-    else
-      fail(number, error(Code::kDeadline, "no answer of the trainer within {}",
-                         to_string(options_.train_timeout)));
     const TenantSlot tenant = job.tenant;
     const AdapterId published =
-        job.waits_for_live && job.kind == JobKind::kSnapshot ? job.adapter : AdapterId();
-    end_job(number);
+        job.waits_for_live && has_own_key(job.kind) ? job.adapter : AdapterId();
+    services().count("requests_late", 1);
+    if (job.waits_for_live)
+      fail_job(number,
+               error(Code::kDeadline, "version {} is not in every engine within {}",
+                     job.version.value, to_string(options_.live_timeout))
+                   .note("the log of the run says which engine refused it or does not answer"));
+    else
+      fail_job(number, error(Code::kDeadline, "no answer of the trainer within {}",
+                             to_string(options_.train_timeout)));
     if (!published.is_none()) drop_snapshot(tenant, published);
+  }
+}
+
+void Tinker::set_ages(Job& job) {
+  const TenantState& tenant = tenants_[job.tenant];
+  job.is_forward_only = job.batch.forward_only;
+  for (const LossDatum& datum : job.batch.data) {
+    const auto update = tenant.sampled.oldest_update(datum);
+    job.ages.push_back(update ? std::max<int64_t>(tenant.num_updates - *update, 0) : -1);
   }
 }
 
 Status Tinker::on_passed(const PassDone& done) {
   const Job* const job = answered_job(done.request, done.fault);
   if (job == nullptr) return ok();
-  complete(done.request, loss_answer(done.result, job->shapes), true);
+  TenantState& tenant = tenants_[job->tenant];
+  tenant.num_updates = done.version.value;
+  for (const int64_t age : job->ages)
+    if (age >= 0 && !job->is_forward_only) tenant.ages.add(age);
+  complete(done.request, loss_answer(done.result, job->shapes, job->ages), true);
   end_job(done.request);
   return ok();
 }
 
 Status Tinker::on_updated(const UpdateDone& done) {
-  if (answered_job(done.request, done.fault) == nullptr) return ok();
+  const Job* const job = answered_job(done.request, done.fault);
+  if (job == nullptr) return ok();
+  tenants_[job->tenant].num_updates = done.version.value;
   if (done.skipped)
     services().log(LogLevel::kWarning, fmt::format("an update was skipped: {}", done.skip_reason));
   complete(done.request,

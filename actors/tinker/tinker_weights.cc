@@ -12,14 +12,16 @@ using namespace tinker;  // NOLINT: its names are those of the wire
 
 namespace {
 
-Time expiry(Time now, int64_t ttl_seconds) {
+constexpr size_t kPublishedMax = 64;  // versions of a moving key that may still be sampled
+
+}  // namespace
+
+Time tinker::expiry(Time now, int64_t ttl_seconds) {
   // A time that the clock cannot have is never.
   constexpr int64_t kSecondsMax = int64_t{1} << 32;
   return ttl_seconds == 0 || ttl_seconds > kSecondsMax ? kNever
                                                        : now + Duration::seconds(ttl_seconds);
 }
-
-}  // namespace
 
 bool Tinker::waits_for_session(const Job& job) const {
   if (!job.makes_model) return false;
@@ -33,11 +35,10 @@ Result<bool> Tinker::prepare(Job& job) {
   if (job.makes_model && !tenant.model.empty())
     return error(Code::kInvalid, "tenant '{}' serves one model at a time, '{}' is open",
                  services().tenant(job.tenant).name, tenant.model)
-        .note(
-            fmt::format("end its session (ServiceClient.close) or unload it, then create a model "
-                        "again; the session of a client that has gone ends {} after its last "
-                        "request. For two models at once, add a second tenant",
-                        to_string(options_.session_timeout)));
+        .note(fmt::format("end its session (ServiceClient.close) or unload it, then create a model "
+                          "again; the session of a client that has gone ends {} after its last "
+                          "request. For two models at once, add a second tenant",
+                          to_string(options_.session_timeout)));
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
   const std::string path = to_path(job.saved);
@@ -74,20 +75,23 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
     ASSIGN_OR_RETURN(const bool is_free, free_path(job.tenant, to_path(job.saved)));
     if (!is_free) return false;
   }
-  if (std::ssize(tenant.snapshots) < snapshots_max(job.tenant)) return true;
+  const auto num_there = std::ranges::count_if(
+      tenant.snapshots, [](const auto& each) { return !each.second.is_base; });
+  if (num_there < snapshots_max(job.tenant)) return true;
   AdapterId oldest;
   uint64_t used = 0;
   for (const auto& [adapter, snapshot] : tenant.snapshots) {
-    if (is_snapshot_in_use(job.tenant, adapter)) continue;
+    if (snapshot.is_base || is_snapshot_in_use(job.tenant, adapter)) continue;
     if (!oldest.is_none() && snapshot.used >= used) continue;
     oldest = adapter;
     used = snapshot.used;
   }
   if (oldest.is_none())
     return error(Code::kExhausted, "all {} weights for samplers of tenant '{}' have open samples",
-                 tenant.snapshots.size(), services().tenant(job.tenant).name)
-        .note("wait for the samples, or raise 'snapshots' of the tenant and of the limits, and "
-              "'snapshots_max' of the tinker node");
+                 num_there, services().tenant(job.tenant).name)
+        .note(
+            "wait for the samples, or raise 'snapshots' of the tenant and of the limits, and "
+            "'snapshots_max' of the tinker node");
   drop_snapshot(job.tenant, oldest);
   return false;
 }
@@ -166,16 +170,24 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
     drop_unknown(done);
     return ok();
   }
+  TenantState& tenant = tenants_[job->tenant];
+  const bool is_published = has_own_key(job->kind) || job->kind == JobKind::kPublish;
+  if (!is_published) tenant.num_updates = done.version.value;
+  const bool closes_gradients = job->kind == JobKind::kCreate || job->kind == JobKind::kLoad;
+  if (closes_gradients) tenant.ages = {};
   if (job->kind == JobKind::kLoad && job->makes_model && !job->is_reset) {
     job->is_reset = true;  // the load itself is sent next
     return ok();
   }
-  if (job->kind == JobKind::kSnapshot || job->kind == JobKind::kPublish) {
+  if (is_published) {
     job->waits_for_live = true;
     job->adapter = done.adapter;
     job->version = done.version;
     job->deadline = services().now() + options_.live_timeout;
     wake_at(job->deadline);
+    job->update = tenant.num_updates;
+    if (job->kind == JobKind::kPublish) tenant.published[done.version] = job->update;
+    if (tenant.published.size() > kPublishedMax) tenant.published.erase(tenant.published.begin());
     finish_if_live(job->tenant);
     return ok();
   }
@@ -186,7 +198,7 @@ Status Tinker::on_weights_done(const WeightsDone& done) {
   } else if (job->kind == JobKind::kSave) {
     const Time expires = expiry(services().now(), job->ttl_seconds);
     wake_at(expires);
-    const Saved saved{job->tenant, folder_name(job->saved), expires};
+    const Saved saved{job->tenant, folder_name(job->saved), services().now(), expires};
     keep_saved(saved);
     saved_.insert_or_assign(to_path(job->saved), saved);
     complete(done.request, saved_answer(job->saved));
@@ -215,8 +227,7 @@ Status Tinker::on_policy(const PolicyLive& live) {
       return;
     }
     // It may come before the trainer's answer. A dropped snapshot is not kept.
-    const bool is_expected =
-        tenant.running != 0 && jobs_.at(tenant.running).kind == JobKind::kSnapshot;
+    const bool is_expected = tenant.running != 0 && has_own_key(jobs_.at(tenant.running).kind);
     if (is_expected || tenant.snapshots.contains(adapter)) tenant.live_snapshots[adapter] = version;
   };
   take(live.adapter, live.version);
@@ -233,7 +244,7 @@ void Tinker::finish_if_live(TenantSlot slot) {
   Job& job = jobs_.at(number);
   if (!job.waits_for_live) return;
   PolicyVersion live = tenant.live;
-  if (job.kind == JobKind::kSnapshot) {
+  if (has_own_key(job.kind)) {
     const auto found = tenant.live_snapshots.find(job.adapter);
     live = found == tenant.live_snapshots.end() ? PolicyVersion() : found->second;
   }
@@ -243,14 +254,15 @@ void Tinker::finish_if_live(TenantSlot slot) {
 }
 
 void Tinker::finish_published(uint64_t number, Job& job) {
+  if (job.kind == JobKind::kBase) return finish_base(job.tenant, job.adapter, job.version);
   const Tenant& tenant = services().tenant(job.tenant);
   TenantState& state = tenants_[job.tenant];
   const std::string path = job.saved.name.empty() ? "" : to_path(job.saved);
   if (job.kind == JobKind::kSnapshot) {
     const Time expires = expiry(services().now(), job.ttl_seconds);
     wake_at(expires);
-    state.snapshots.insert_or_assign(job.adapter,
-                                     Snapshot{job.version, path, ++num_used_, expires});
+    state.snapshots.insert_or_assign(job.adapter, Snapshot{job.version, path, ++num_used_, false,
+                                                           job.update, services().now(), expires});
     // A late message may have named dropped ones.
     std::erase_if(state.live_snapshots,
                   [&state](const auto& each) { return !state.snapshots.contains(each.first); });

@@ -76,9 +76,11 @@ Status ClientProgress::check(const WeightsRequest& asked) const {
       return find_saved(asked.name) != nullptr ? ok() : Status(no_saved(asked.name, saved_));
     case WeightsAction::kDropSaved:
       return find_saved(asked.name) != nullptr ? ok() : Status(no_saved(asked.name, saved_));
-    case WeightsAction::kSnapshot: {
-      if (open.num_calls > 0) return open_gradients("a snapshot", open.num_calls);
-      if (snapshots.size() >= kSnapshotsMax)
+    case WeightsAction::kSnapshot:
+    case WeightsAction::kBase: {
+      if (asked.action == WeightsAction::kSnapshot && open.num_calls > 0)
+        return open_gradients("a snapshot", open.num_calls);
+      if (snapshots.size() >= kSnapshotKeysMax)
         return error(Code::kExhausted, "{} snapshots are in use, the most that a tenant has",
                      snapshots.size())
             .note("drop one that is not used");

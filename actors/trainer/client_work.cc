@@ -44,6 +44,15 @@ void add_means(const LossTotals& totals, MetricValues& values) {
   values.emplace_back("capped/all/mean", static_cast<double>(totals.num_capped) / count);
 }
 
+/// As of the batches of a loop.
+void add_ages(const DataAges& ages, MetricValues& values) {
+  if (ages.num_data == 0 || ages.counts.size() != kStalenessBounds.size() + 1) return;
+  values.emplace_back("off_policy/mean",
+                      static_cast<double>(ages.sum) / static_cast<double>(ages.num_data));
+  values.emplace_back("off_policy/max", static_cast<double>(ages.most));
+  add_histogram("off_policy", kStalenessBounds, ages.counts, values);
+}
+
 }  // namespace
 
 std::optional<Error> Trainer::refusal() const {
@@ -248,6 +257,7 @@ void Trainer::run_update() {
         {}, passes.began,           report->num_tokens,         report->num_loss_tokens,
         0,  report->measures.flops, report->measures.peak_flops};
     add_means(passes.totals, finished_step_->values);
+    add_ages(request.update->ages, finished_step_->values);
     finished_step_->values.emplace_back("optim/grad_norm", report->grad_norm);
     finished_step_->values.emplace_back("optim/lr", report->learning_rate);
     add_measures(report->measures, finished_step_->values);
@@ -288,6 +298,8 @@ Status Trainer::run_weights(const WeightsRequest& asked, WeightsDone& answer) {
     case WeightsAction::kSnapshot:
       if (asked.name.empty()) return publish_snapshot(asked, answer);
       return begin_folder(SnapshotOfClient{0, asked.name}.path(), answer, true);
+    case WeightsAction::kBase:
+      return publish_snapshot(asked, answer);
     case WeightsAction::kPublish: {
       ASSIGN_OR_RETURN(answer.version, publish_as(moving));
       answer.adapter = moving.adapter;
@@ -316,7 +328,7 @@ Status Trainer::run_weights(const WeightsRequest& asked, WeightsDone& answer) {
 Status Trainer::publish_snapshot(const WeightsRequest& asked, WeightsDone& answer) {
   const uint32_t number = client_.num_snapshots + 1;
   const WeightsKey key = snapshot_key(weights_key(services(), tenant_), number);
-  ASSIGN_OR_RETURN(answer.version, publish_as(key));
+  ASSIGN_OR_RETURN(answer.version, publish_as(key, asked.action == WeightsAction::kBase));
   client_.num_snapshots = number;
   client_.snapshots.push_back({number, asked.name});
   answer.adapter = key.adapter;
@@ -324,10 +336,10 @@ Status Trainer::publish_snapshot(const WeightsRequest& asked, WeightsDone& answe
 }
 
 /// Versions of all keys of the tenant rise together, so that each names one publication.
-Result<PolicyVersion> Trainer::publish_as(WeightsKey key) {
+Result<PolicyVersion> Trainer::publish_as(WeightsKey key, bool is_base) {
   const PolicyVersion version = std::max(client_.published.next(), version_);
   ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(tenant_, version));
-  RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, key)));
+  RETURN_IF_ERROR(weights_->publish(with_key(is_base ? zeros_like(*snapshot) : *snapshot, key)));
   client_.published = version;
   WeightsReady ready;
   ready.version = version;

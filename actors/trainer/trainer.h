@@ -155,7 +155,7 @@ class Trainer final : public Actor {
   void run_weights();
   Status run_weights(const WeightsRequest& asked, WeightsDone& answer);
   Status publish_snapshot(const WeightsRequest& asked, WeightsDone& answer);
-  Result<PolicyVersion> publish_as(WeightsKey key);
+  Result<PolicyVersion> publish_as(WeightsKey key, bool is_base = false);
   /// The request, which is no longer open.
   OpenRequest close_request();
   SendOptions answer_to(const OpenRequest& request) const;

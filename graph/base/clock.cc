@@ -3,9 +3,18 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 
 namespace primerl {
 namespace {
+
+std::string utc(double wall, const char* format) {
+  const auto seconds = static_cast<std::time_t>(wall);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[64];
+  return std::string(text, std::strftime(text, sizeof text, format, &parts));
+}
 
 struct Unit {
   std::string_view name;
@@ -51,5 +60,8 @@ std::string to_string(Duration duration) {
       return fmt::format("{}{}", total / unit.nanoseconds, unit.name);
   return fmt::format("{}ns", total);
 }
+
+std::string folder_time(double wall) { return utc(wall, "%Y%m%d-%H%M%S"); }
+std::string iso_time(double wall) { return utc(wall, "%Y-%m-%dT%H:%M:%SZ"); }
 
 }  // namespace primerl

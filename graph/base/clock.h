@@ -78,4 +78,9 @@ class Time {
   int64_t nanoseconds_ = 0;
 };
 
+/// The time `wall`, in seconds since 1970, in UTC: "20261121-062445" for names of folders,
+/// "2026-11-21T06:24:45Z" for text.
+std::string folder_time(double wall);
+std::string iso_time(double wall);
+
 }  // namespace primerl

@@ -20,9 +20,5 @@ std::chrono::steady_clock::time_point deadline_after(Duration timeout);
 
 /// Seconds since 1970, UTC.
 double wall_seconds();
-/// The time `wall` of wall_seconds() in UTC: "20261121-062445" for names of folders,
-/// "2026-11-21T06:24:45Z" for text.
-std::string folder_time(double wall);
-std::string iso_time(double wall);
 
 }  // namespace primerl

@@ -45,4 +45,15 @@ std::shared_ptr<const WeightSnapshot> with_key(const WeightSnapshot& snapshot, W
   return same;
 }
 
+WeightSnapshot zeros_like(const WeightSnapshot& snapshot) {
+  WeightSnapshot zeros{snapshot.key, snapshot.version, snapshot.tensors, nullptr};
+  for (WeightTensor& tensor : zeros.tensors) {
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    tensor.bytes =
+        Blob(std::vector<std::byte>(static_cast<size_t>(count) * size_in_bytes(tensor.type)));
+  }
+  return zeros;
+}
+
 }  // namespace primerl

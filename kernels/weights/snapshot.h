@@ -63,6 +63,9 @@ struct WeightSnapshot {
 /// The same weights under the key `key`; the tensors are shared.
 std::shared_ptr<const WeightSnapshot> with_key(const WeightSnapshot& snapshot, WeightsKey key);
 
+/// The same tensors, on the host and all zero: an adapter that adds nothing to its base model.
+WeightSnapshot zeros_like(const WeightSnapshot& snapshot);
+
 /// One publisher, n receivers. Versions of different keys are independent: each is readable until
 /// every receiver has released it or two newer ones of its key exist. All have the same tensors.
 /// Thread-safe.

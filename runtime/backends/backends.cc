@@ -134,18 +134,26 @@ Made stream_channel(const Plan& plan, const PlanResource& resource, const Backen
   return std::shared_ptr<Resource>(std::move(made));
 }
 
+/// Whether a request may have stop texts: one of a tenant that has some, or that may join later, or
+/// a client's, which sends its own.
+bool may_have_stop_texts(const Plan& plan) {
+  const auto serves_clients = [](const PlanNode& each) {
+    return each.contract->name == "gateway" || each.contract->name == "tinker";
+  };
+  return !plan.free_slots.empty() || std::ranges::any_of(plan.tenants, [](const Tenant& each) {
+    return !each.sampling.stop.empty();
+  }) || std::ranges::any_of(plan.nodes, serves_clients);
+}
+
 /// The tokenizer for stop texts: that of the engine's model, or that of the rollouts for an engine
-/// without one (a scripted engine). Null when no tenant has stop texts.
+/// without one (a scripted engine). Null when no request may have stop texts.
 Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
                                                         const PlanResource& engine) {
-  const bool is_wanted =
-      std::any_of(plan.tenants.begin(), plan.tenants.end(),
-                  [](const Tenant& each) { return !each.sampling.stop.empty(); });
   std::string folder = model_folder(plan, engine);
   for (const auto& resource : plan.resources)
     if (folder.empty() && resource.kind == Tokenizer::kResourceKind)
       folder = model_folder(plan, resource);
-  if (!is_wanted || folder.empty()) return std::shared_ptr<const Tokenizer>();
+  if (!may_have_stop_texts(plan) || folder.empty()) return std::shared_ptr<const Tokenizer>();
   auto tokenizer = load_tokenizer(folder);
   if (!tokenizer.ok())
     return std::move(tokenizer).error().while_doing("the stop texts of a tenant need a tokenizer");

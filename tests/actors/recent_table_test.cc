@@ -1,4 +1,4 @@
-#include "actors/router/recent_table.h"
+#include "actors/common/recent_table.h"
 
 #include <gtest/gtest.h>
 

@@ -13,6 +13,7 @@
 #include "actors/tinker/answers.h"
 #include "actors/tinker/names.h"
 #include "actors/tinker/protobuf.h"
+#include "actors/tinker/sampled_runs.h"
 #include "actors/tinker/tensor.h"
 #include "graph/base/json.h"
 #include "kernels/train/learner.h"
@@ -283,12 +284,68 @@ TEST(TinkerAnswer, LogProbabilitiesHaveTheShapeOfTheTargets) {
   EXPECT_EQ(fields_of(tensor_of(records[0]), 2).at(0), packed_numbers<int64_t>({0, 8, 12}));
   EXPECT_EQ(fields_of(tensor_of(records[1]), 1).at(0), packed_numbers<float>({0, -4, 0, 0, 0, -5}));
   const auto metrics = fields_of(answer, 3);
-  EXPECT_EQ(metrics.size(), 8u);
+  EXPECT_EQ(metrics.size(), 11u);
   for (const std::string& each : metrics) {
     const std::string name = fields_of(each, 1).at(0);
     EXPECT_EQ(std::ranges::count(name, ':'), 1) << name;
-    EXPECT_TRUE(name.ends_with(":sum")) << name;
+    EXPECT_TRUE(name.ends_with(":sum") || name.ends_with(":max")) << name;
   }
+  EXPECT_EQ(fields_of(records[0], 2).size(), 1u) << "no age is known";
+}
+
+TEST(TinkerAnswer, AgesAreAnOutputOfEachDatum) {
+  LossResult result;
+  result.logprobs = {{-1, -2}, {-3}};
+  const std::string answer = loss_answer(result, {{2, 0, {}}, {1, 0, {}}}, {3, -1});
+  const auto outputs = fields_of(fields_of(answer, 2).at(0), 2);
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_EQ(fields_of(outputs[1], 1).at(0), "updates_behind");
+  const std::string tensor = fields_of(outputs[1], 2).at(0);
+  EXPECT_EQ(fields_of(tensor, 1).at(0), packed_numbers<int64_t>({3, -1}));
+  EXPECT_EQ(fields_of(tensor, 2).at(0), packed_numbers<int64_t>({0, 8, 16}));
+}
+
+TEST(SampledRunsOfAClient, AreFoundInADatumWithItsPrompt) {
+  SampledRuns runs;
+  LossDatum datum;
+  datum.targets = {2, 3, 4, 5, 6};
+  datum.weights = {0, 0, 1, 1, 1};
+  EXPECT_FALSE(runs.oldest_update(datum));
+  runs.add(std::vector<int32_t>{4, 5, 6}, 7);
+  EXPECT_EQ(runs.oldest_update(datum), 7);
+  datum.weights = {0, 1, 1, 1, 1};
+  EXPECT_FALSE(runs.oldest_update(datum)) << "another run";
+  datum.weights.clear();
+  datum.logprobs = {0, 0, -1, -2, -3};
+  datum.advantages = {0, 0, 0, 0, 0};
+  EXPECT_EQ(runs.oldest_update(datum), 7) << "an advantage of 0";
+  datum.positions = {0, 0, 1, 1, 2};
+  EXPECT_FALSE(runs.oldest_update(datum)) << "several targets of a token";
+}
+
+TEST(SampledRunsOfAClient, TheOldestOfADatumCountsAndTheNewestOfEqualTokens) {
+  SampledRuns runs;
+  runs.add(std::vector<int32_t>{4, 5}, 3);
+  runs.add(std::vector<int32_t>{7}, 5);
+  LossDatum datum;
+  datum.targets = {1, 4, 5, 6, 7};
+  datum.weights = {0, 1, 1, 0, 1};
+  EXPECT_EQ(runs.oldest_update(datum), 3);
+  runs.add(std::vector<int32_t>{4, 5}, 6);
+  EXPECT_EQ(runs.oldest_update(datum), 5);
+}
+
+TEST(SampledRunsOfAClient, ALongRunIsKnownByItsFirstTokensAndMemoryIsBounded) {
+  SampledRuns runs;
+  std::vector<int32_t> tokens(SampledRuns::kHashedTokens + 4, 9);
+  runs.add(tokens, 2);
+  LossDatum datum;
+  datum.targets.assign(tokens.begin(), tokens.end() - 2);  // the client shortened it
+  EXPECT_EQ(runs.oldest_update(datum), 2);
+  for (int32_t i = 0; i < static_cast<int32_t>(SampledRuns::kRunsMax) + 10; ++i)
+    runs.add(std::vector<int32_t>{i}, 3);
+  EXPECT_EQ(runs.size(), SampledRuns::kRunsMax);
+  EXPECT_FALSE(runs.oldest_update(datum)) << "the oldest is forgotten";
 }
 
 TEST(TinkerAnswer, SamplesAreAsTheClientReadsThem) {

@@ -24,7 +24,7 @@ TEST_F(TinkerStory, WhatNeedsNoSessionIsAnsweredAtOnce) {
 }
 
 TEST_F(TinkerStory, ARouteOrContentTypeThatIsNotKnownIsNamed) {
-  EXPECT_THAT(said("weights_info", "{}"), AllOf(StartsWith("404 "), HasSubstr("no route POST")));
+  EXPECT_THAT(said("copy_weights", "{}"), AllOf(StartsWith("404 "), HasSubstr("no route POST")));
   EXPECT_THAT(reply(get("create_session")), StartsWith("404 "));
   EXPECT_THAT(said("forward_backward", "{}"),
               AllOf(StartsWith("400 "), HasSubstr("is 'application/json'"),

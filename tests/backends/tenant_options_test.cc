@@ -200,7 +200,8 @@ TEST(TenantOptions, AnEngineHasRoomForTheSnapshotsOfAClient) {
   std::vector<Tenant> two = {tenant_with_rank("a", 4), tenant_with_rank("b", 4)};
   two[1].snapshots = 16;
   const EngineOptions options = engine_for({}, two);
-  EXPECT_EQ(options.adapters_max, 2 + 16 + 1) << "16 snapshots, and one before the oldest goes";
+  EXPECT_EQ(options.adapters_max, 2 + 17 + 1)
+      << "16 snapshots, the base model, and one before the oldest goes";
   EXPECT_EQ(options.adapter_slots, 2 + 2);
 }
 
