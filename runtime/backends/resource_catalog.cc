@@ -17,9 +17,9 @@
 #include "kernels/train/optimizer.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/idle_options.h"
+#include "runtime/backends/outside_backend.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/training_options.h"
-#include "runtime/outside/http_listener.h"
 #include "runtime/plugins/plugins.h"
 #include "runtime/program/version.h"
 
@@ -346,46 +346,6 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
   return contract;
 }
 
-ResourceContract http_listener() {
-  using H = HttpListenerOptions;
-  ResourceContract contract;
-  contract.kind = "outside";
-  contract.backend = "http";
-  contract.doc = "listens for HTTP requests of clients, which a gateway or a tinker node answers";
-  contract.options =
-      OptionsOf<H>()
-          .field("listen", &H::listen, any(),
-                 "address and port; port 0: any free one. One beyond loopback needs 'keys_file'")
-          .field("keys_file", &H::keys_file, refers_to("file"),
-                 "one key per line, KEY or KEY TENANT; clients send it as Bearer or X-API-Key")
-          .field("key_prefix", &H::key_prefix, any(), "how each key begins: \"tml-\" for Tinker")
-          .field("tls_cert", &H::tls_cert, refers_to("file"), "PEM file of the certificate: https")
-          .field("tls_key", &H::tls_key, refers_to("file"), "PEM file of the certificate's key")
-          .field("tenant_tokens", &H::tenant_tokens, any(),
-                 "in a run of `serve` every request needs a key, and the token of a tenant that "
-                 "begins with key_prefix is one")
-          .field("url", &H::url, any(),
-                 "by which servers of environments reach it, http://host:port; empty: 'listen'")
-          .field("connections_max", &H::connections_max, between(1, 65536) | unit("connections"),
-                 "open at once; one more closes the one that has waited longest for its client")
-          .field("requests_max", &H::requests_max, between(1, 32768) | unit("requests"),
-                 "that wait for a reply; a further one gets the status 429")
-          .field("header_bytes_max", &H::header_bytes_max, between(256, 1 << 20) | unit("bytes"),
-                 "of the headers of a request; more get the status 431")
-          .field("body_bytes_max", &H::body_bytes_max, between(1, int64_t{1} << 30) | unit("bytes"),
-                 "of the body of a request; more get the status 413")
-          .field("bytes_max", &H::bytes_max, between(1, int64_t{1} << 36) | unit("bytes"),
-                 "of all bodies that arrive and replies that leave; more get the status 429")
-          .field("idle_timeout", &H::idle_timeout, above(0),
-                 "how long a connection without a request stays open")
-          .field("receive_timeout", &H::receive_timeout, above(0),
-                 "time in which a request must arrive")
-          .field("send_timeout", &H::send_timeout, above(0), "time for a client to read its reply")
-          .take();
-  contract.validate = [](const void* bound) { return validate(*static_cast<const H*>(bound)); };
-  return contract;
-}
-
 }  // namespace
 
 std::vector<ResourceContract> resource_contracts() {
@@ -412,7 +372,7 @@ std::vector<ResourceContract> resource_contracts() {
   all.push_back(weight_channel(
       "stream",
       "carries weights over the connections between processes, on one machine or several"));
-  all.push_back(http_listener());
+  all.push_back(http_listener_contract());
   return all;
 }
 

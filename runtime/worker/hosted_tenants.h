@@ -3,20 +3,15 @@
 #pragma once
 
 #include "runtime/exec/caf_executor.h"
+#include "runtime/worker/worker_cuts.h"
 #include "runtime/worker/worker_services.h"
 
 namespace primerl {
 
-/// Called with each tenant that a learner here is about to train, and with each that all groups
-/// here have left, on the threads of the groups.
-struct TenantEvents {
-  std::function<void(TenantSlot slot, uint32_t tenancy)> joined;
-  std::function<void(TenantSlot slot, uint32_t tenancy)> left;
-};
-
 /// Adds this to `setup`. A graph without slots is left as it is. `services` must stay valid while
-/// the executor exists.
+/// the executor exists. `cuts`, which may be null, gets each tenant that a learner here is about to
+/// train, and each that all groups here have left, on the threads of the groups.
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  TenantEvents events);
+                  WorkerCuts* cuts);
 
 }  // namespace primerl
