@@ -366,8 +366,7 @@ Status Tinker::on_deadline() {
       continue;
     }
     const uint64_t future = poll->second.future;
-    reply(poll->first, 200, try_again_answer(future, queue_state(future)),
-          poll->second.request_id);
+    reply(poll->first, 200, try_again_answer(future, queue_state(future)), poll->second.request_id);
     poll = polls_.erase(poll);
   }
   for (const auto& [number, missing] : order_.expire(now)) {

@@ -32,11 +32,10 @@ Result<bool> Tinker::prepare(Job& job) {
   if (job.makes_model && !tenant.model.empty())
     return error(Code::kInvalid, "tenant '{}' serves one model at a time, '{}' is open",
                  services().tenant(job.tenant).name, tenant.model)
-        .note(
-            fmt::format("end its session (ServiceClient.close) or unload it, then create a model "
-                        "again; the session of a client that has gone ends {} after its last "
-                        "request. For two models at once, add a second tenant",
-                        to_string(options_.session_timeout)));
+        .note(fmt::format("end its session (ServiceClient.close) or unload it, then create a model "
+                          "again; the session of a client that has gone ends {} after its last "
+                          "request. For two models at once, add a second tenant",
+                          to_string(options_.session_timeout)));
   if (job.makes_model && !sessions_.contains(job.session))
     return error(Code::kCancelled, "session '{}' has ended", job.session);
   const std::string path = to_path(job.saved);
@@ -85,8 +84,9 @@ Result<bool> Tinker::prepare_snapshot(const Job& job) {
   if (oldest.is_none())
     return error(Code::kExhausted, "all {} weights for samplers of tenant '{}' have open samples",
                  tenant.snapshots.size(), services().tenant(job.tenant).name)
-        .note("wait for the samples, or raise 'snapshots' of the tenant and of the limits, and "
-              "'snapshots_max' of the tinker node");
+        .note(
+            "wait for the samples, or raise 'snapshots' of the tenant and of the limits, and "
+            "'snapshots_max' of the tinker node");
   drop_snapshot(job.tenant, oldest);
   return false;
 }

@@ -101,15 +101,14 @@ ControlApi::ControlApi(const fs::path& run_folder, std::shared_ptr<TokensFile> k
       known_(std::move(known)),
       warn_(std::move(warn)),
       audit_(run_folder / "logs"),
-      requests_({.run_folder = run_folder,
-                 .reply = [this](uint64_t request,
-                                 const ControlRequests::Reply& made) { reply(request, made); },
-                 .new_token =
-                     [this](const TokenHolder& holder) {
-                       return new_tenant_token(run_folder_, holder);
-                     },
-                 .audit = [this](const AuditEntry& entry) { note(entry); },
-                 .wall_time = [] { return iso_time(wall_seconds()); }}),
+      requests_(
+          {.run_folder = run_folder,
+           .reply = [this](uint64_t request,
+                           const ControlRequests::Reply& made) { reply(request, made); },
+           .new_token =
+               [this](const TokenHolder& holder) { return new_tenant_token(run_folder_, holder); },
+           .audit = [this](const AuditEntry& entry) { note(entry); },
+           .wall_time = [] { return iso_time(wall_seconds()); }}),
       listener_(std::move(listener)) {}
 
 ControlApi::~ControlApi() { listener_->stop(); }
