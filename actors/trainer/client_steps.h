@@ -25,8 +25,9 @@
 
 namespace primerl {
 
-/// Most saved weights of a client.
+/// Most saved weights of a client, and most of its snapshots that are in use.
 inline constexpr size_t kSavedWeightsMax = 64;
+inline constexpr size_t kSnapshotsMax = 16;
 /// Most replaced or removed folders that wait for a checkpoint.
 inline constexpr size_t kRetiredFoldersMax = 64;
 /// The folder of the state that every tenant begins with. No client can name it.
