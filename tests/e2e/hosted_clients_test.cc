@@ -112,6 +112,8 @@ TEST_F(HostedClients, EachUseOfANameHasItsOwnKeyAndLeavesNothing) {
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait().code, 130);
   EXPECT_EQ(run_graph_program({"trace", "verify", folder_.string()}).code, 0);
+  const auto replayed = run_graph_program({"replay", folder_.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
 
 TEST_F(HostedClients, InTheExampleOneLeavesAWorkerIsKilledAndNobodyLosesAStep) {
