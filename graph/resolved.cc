@@ -164,9 +164,9 @@ void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
                              rewards_text(writer, tenant.rewards, *reward, path + ".reward")));
   }
   // Without the keys that a file with the other kind of tenant must not have.
-  writer.options(tenant_options(), &tenant, written,
-                 tenant.is_client ? keys_of_loops()
-                                  : std::vector<std::string>{"client", "snapshots"});
+  writer.options(
+      tenant_options(), &tenant, written,
+      tenant.is_client ? keys_of_loops() : std::vector<std::string>{"client", "snapshots"});
 }
 
 /// Services of the operator: tenants name them.

@@ -301,8 +301,8 @@ struct Tenant {
     return label.empty() ? environment.shown_name() : label;
   }
 };
-/// Most snapshots of a client: weights for samplers that stay as they are.
-inline constexpr size_t kSnapshotsMax = 16;
+/// Most snapshots that a client keeps: weights for samplers that stay as they are.
+inline constexpr size_t kClientSnapshotsMax = 16;
 /// `max_steps` of a tenant that a client trains: it does not end by steps.
 inline constexpr int64_t kClientStepsMax = INT32_MAX;
 /// Most environments of one tenant, and the largest weight of one.

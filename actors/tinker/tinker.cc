@@ -20,7 +20,8 @@ constexpr int kStepCallBits = 16;
 constexpr Duration kHold = Duration::seconds(40);
 // Rollouts number their requests from 0, a gateway from 2^47.
 constexpr uint64_t kFirstGenerate = uint64_t{1} << (kRequestBits - 2);
-constexpr auto kSnapshotsMost = static_cast<int64_t>(kSnapshotsMax);
+// As many as a trainer keeps (actors/trainer/client_steps.h).
+constexpr int64_t kSnapshotsMost = 16;
 
 Amount num_tenants() {
   return {[](const void*, std::span<const Tenant> tenants) { return std::ssize(tenants); },

@@ -52,12 +52,13 @@ Status Tinker::check_key(const Client& client) const {
 size_t Tinker::num_clients() const {
   return static_cast<size_t>(std::ranges::count_if(
       services().tenants(), [this](TenantSlot slot) { return services().tenant(slot).is_client; }));
-  tinker::TrainedParts::TrainedParts(const std::vector<std::string>& targets) {
-    for (const std::string& target : targets) {
-      unembed |= target == kHeadTarget;
-      mlp |= target == kAllLinear || is_mlp(target);
-      attention |= target == kAllLinear || (target != kHeadTarget && !is_mlp(target));
-    }
+}
+
+tinker::TrainedParts::TrainedParts(const std::vector<std::string>& targets) {
+  for (const std::string& target : targets) {
+    unembed |= target == kHeadTarget;
+    mlp |= target == kAllLinear || is_mlp(target);
+    attention |= target == kAllLinear || (target != kHeadTarget && !is_mlp(target));
   }
 }
 

@@ -80,7 +80,7 @@ Status ClientProgress::check(const WeightsRequest& asked) const {
     case WeightsAction::kBase: {
       if (asked.action == WeightsAction::kSnapshot && open.num_calls > 0)
         return open_gradients("a snapshot", open.num_calls);
-      if (snapshots.size() >= kSnapshotKeysMax)
+      if (snapshots.size() >= kSnapshotsMax)
         return error(Code::kExhausted, "{} snapshots are in use, the most that a tenant has",
                      snapshots.size())
             .note("drop one that is not used");

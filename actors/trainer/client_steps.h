@@ -25,10 +25,10 @@
 
 namespace primerl {
 
-/// Most saved weights of a client.
+/// Most saved weights of a client, and most of its snapshots that are in use.
 inline constexpr size_t kSavedWeightsMax = 64;
-/// Most of its snapshots that are in use: those of its weights, and one of the base model.
-inline constexpr size_t kSnapshotKeysMax = kSnapshotsMax + 1;
+/// Those that a client keeps, and one of the base model.
+inline constexpr size_t kSnapshotsMax = kClientSnapshotsMax + 1;
 /// Replaced or removed folders wait for a checkpoint. With so many of them nothing is replaced, and
 /// together with saved weights there are at most kSavedWeightsMax more. So a removal is always
 /// possible: its folder counts already.

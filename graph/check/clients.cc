@@ -94,7 +94,7 @@ std::vector<std::string> keys_of_loops() {
 /// The smallest numbers of a loop, so that no bound or memory grows by groups that it never has.
 void fill_client(Tenant& tenant) {
   if (!tenant.is_client) return;
-  if (tenant.snapshots == 0) tenant.snapshots = static_cast<int64_t>(kSnapshotsMax);
+  if (tenant.snapshots == 0) tenant.snapshots = static_cast<int64_t>(kClientSnapshotsMax);
   tenant.group_size = tenant.batch_size = tenant.turns_max = 1;
   tenant.max_off_policy_steps = 0;
   tenant.max_steps = kClientStepsMax;

@@ -342,9 +342,9 @@ constexpr ErrorCode kCodes[] = {
     {"G096", "beyond the graph's limits",
      "A tenant needs more than `[graph.tenant_limits]` allows: a longer trajectory, a larger group "
      "or batch, more rollouts at once, another adapter, optimizer, environment or reward, or a "
-     "file outside `data_root`; or it is trained by a client, and `clients` is not true. The graph's "
-     "bounds, links and memory were planned for tenants within the limits, so that one may join "
-     "while others train. Write a smaller value, or start the graph with higher limits."},
+     "file outside `data_root`; or it is trained by a client, and `clients` is not true. The "
+     "graph's bounds, links and memory were planned for tenants within the limits, so that one may "
+     "join while others train. Write a smaller value, or start the graph with higher limits."},
 };
 
 /// Broken into lines of at most 80 columns, for a terminal.

@@ -92,7 +92,7 @@ const OptionSet& tenant_limits_options() {
                  "tenants may have client = true: memory is planned for their snapshots, and a "
                  "short file has a node that serves them")
           .field("snapshots", &L::snapshots,
-                 between(1, static_cast<double>(kSnapshotsMax)) | unit("snapshots"),
+                 between(1, static_cast<double>(kClientSnapshotsMax)) | unit("snapshots"),
                  "most weights for samplers that one client keeps")
           .field("targets", &L::targets, between(1, 16) | unit("linears"),
                  "linear layers that adapters may have; [\"all-linear\"] means all except routers "

@@ -209,7 +209,7 @@ OptionSet make_tenant_options() {
           .field("client", &T::is_client, any(),
                  "a client trains it by halves of a step: it has no environment, groups or batches")
           .field("snapshots", &T::snapshots,
-                 between(0, static_cast<double>(kSnapshotsMax)) | unit("snapshots"),
+                 between(0, static_cast<double>(kClientSnapshotsMax)) | unit("snapshots"),
                  "weights for samplers that its client keeps; the tinker node may keep fewer; 0: "
                  "all that the graph allows")
           .field("group_size", &T::group_size, between(1, 1 << 16) | unit("rollouts"),

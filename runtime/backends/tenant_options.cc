@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "actors/trainer/client_steps.h"
 #include "graph/base/random.h"
 #include "graph/catalog.h"
 #include "graph/tenancies.h"
@@ -193,8 +194,9 @@ EngineOptions engine_for(EngineOptions options, std::span<const Tenant> tenants)
     if (!tenant.adapter.is_there()) continue;
     // A client samples from its snapshots and from the base model beside its moving weights. One
     // more is published before the oldest is dropped.
+    constexpr size_t kNotKept = kSnapshotsMax - kClientSnapshotsMax + 1;
     const auto num_snapshots =
-        tenant.snapshots == 0 ? 0 : static_cast<int32_t>(tenant.snapshots) + 2;
+        tenant.snapshots == 0 ? 0 : static_cast<int32_t>(tenant.snapshots + kNotKept);
     options.adapters_max += 1 + num_snapshots;
     num_slots += 1 + std::min(num_snapshots, kSlotsForSnapshots);
     largest_rank = std::max(largest_rank, static_cast<int32_t>(tenant.adapter.rank));

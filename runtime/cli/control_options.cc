@@ -70,8 +70,10 @@ Result<std::string> make_client_key(const std::string& run, const Json& tenant,
   ASSIGN_OR_RETURN(const int64_t number, tenant.get_int("number"));
   auto key = new_tenant_token(run_path(run), {name, static_cast<uint32_t>(number)}, chosen);
   if (!key.ok())
-    return std::move(key).error().while_doing(fmt::format("the key of tenant '{}'", name)).note(
-        "the tenant has joined: `primerl-graph tenant token NAME` makes its key");
+    return std::move(key)
+        .error()
+        .while_doing(fmt::format("the key of tenant '{}'", name))
+        .note("the tenant has joined: `primerl-graph tenant token NAME` makes its key");
   return key;
 }
 

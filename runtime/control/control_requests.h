@@ -25,8 +25,8 @@
 #include "graph/http_calls.h"
 #include "runtime/control/audit_log.h"
 #include "runtime/control/control_routes.h"
-#include "runtime/outside/control_tokens.h"
 #include "runtime/control/request_rate.h"
+#include "runtime/outside/control_tokens.h"
 #include "runtime/store/command_box.h"
 
 namespace primerl {

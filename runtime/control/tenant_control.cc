@@ -63,6 +63,11 @@ double number_in(const std::string& table, std::string_view key) {
   return at == std::string::npos ? 0 : std::strtod(table.c_str() + at + line.size(), nullptr);
 }
 
+/// Whether clients train the tenant of a resolved table.
+bool is_client_table(const std::string& table) {
+  return table.find("\nclient = true\n") != std::string::npos;
+}
+
 /// Calls `use` with each tenant in the run's table.
 void for_each_in_file(const fs::path& run_folder,
                       const std::function<void(const Json&, const HostedTenant&)>& use) {
@@ -108,8 +113,7 @@ std::vector<std::string> hosted_names(const fs::path& run_folder) {
 std::vector<std::string> hosted_clients(const fs::path& run_folder) {
   std::vector<std::string> names;
   for_each_in_file(run_folder, [&](const Json&, const HostedTenant& tenant) {
-    if (tenant.table.find("\nclient = true\n") != std::string::npos)
-      names.push_back(tenancy_name(named(tenant)));
+    if (is_client_table(tenant.table)) names.push_back(tenancy_name(named(tenant)));
   });
   return names;
 }

@@ -83,9 +83,11 @@ Status check_chosen_token(std::string_view token, std::string_view prefix) {
            c == '_' || c == '-';
   };
   if (!token.starts_with(prefix) || !std::ranges::all_of(token, fits))
-    return error(Code::kInvalid, "the key does not begin with '{}', or has other characters", prefix)
+    return error(Code::kInvalid, "the key does not begin with '{}', or has other characters",
+                 prefix)
         .note("letters, digits, '.', '_' and '-' are valid after it");
-  if (token.size() >= ControlTokens::kTokenBytesMin && token.size() <= ControlTokens::kTokenBytesMax)
+  if (token.size() >= ControlTokens::kTokenBytesMin &&
+      token.size() <= ControlTokens::kTokenBytesMax)
     return ok();
   return error(Code::kInvalid, "the key has {} bytes, not {} to {}", token.size(),
                ControlTokens::kTokenBytesMin, ControlTokens::kTokenBytesMax);

@@ -136,17 +136,17 @@ TEST_F(TinkerHosted, LoopsOfOneClientFollowEachOther) {
   done(WeightsAction::kLoad);
   EXPECT_THAT(answer(request), HasSubstr(R"("model_id":"session-2:train:1")"));
   passed_and_updated("session-2:train:1");
-  EXPECT_THAT(reply(get("get_server_capabilities")),
-              AllOf(HasSubstr(R"("open_models_max":1)"),
-                    HasSubstr(R"("open_model":"session-2:train:1")"), HasSubstr(R"("lora_rank":8)")));
+  EXPECT_THAT(
+      reply(get("get_server_capabilities")),
+      AllOf(HasSubstr(R"("open_models_max":1)"), HasSubstr(R"("open_model":"session-2:train:1")"),
+            HasSubstr(R"("lora_rank":8)")));
 }
 
 TEST_F(TinkerHosted, ATenantKeepsNoMoreSnapshotsThanItsOwnNumber) {
   tenants.front().snapshots = 1;
   const std::string model = new_model(new_session());
   const std::string first = new_sampler(model, 1, 0, 1 << 14);
-  const std::string second =
-      future(save_for_sampler(model, 2, R"("sampling_session_seq_id":1)"));
+  const std::string second = future(save_for_sampler(model, 2, R"("sampling_session_seq_id":1)"));
   done(WeightsAction::kDropSnapshot);
   publish(WeightsAction::kSnapshot, 2 << 14);
   EXPECT_THAT(answer(second), HasSubstr("sampling_session_id"));

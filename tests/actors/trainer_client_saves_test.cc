@@ -132,7 +132,7 @@ TEST_F(ClientStory, SnapshotsLeaveTheChannelWithTheirTenant) {
 TEST_F(ClientStory, SnapshotsInUseHaveALimit) {
   work();
   AdapterId last;
-  for (size_t i = 0; i < kSnapshotKeysMax; ++i) {
+  for (size_t i = 0; i < kSnapshotsMax; ++i) {
     const WeightsDone made = change(WeightsAction::kSnapshot);
     ASSERT_FALSE(made.fault.is_set()) << i;
     last = made.adapter;

@@ -88,7 +88,7 @@ TEST_F(ClientStory, AnAnswerFitsIntoAMessage) {
 TEST_F(ClientStory, ASecondRequestIsRefusedWhileOneIsOpen) {
   work();
   ASSERT_TRUE(trainer.give("pass", PassRequest{1, a_client_batch()}).ok());
-  ASSERT_TRUE(trainer.give("update", UpdateRequest{2, {}}).ok());
+  ASSERT_TRUE(trainer.give("update", UpdateRequest{2, {}, {}}).ok());
   const auto refused = trainer.take<UpdateDone>("updated");
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_THAT(refused[0].fault.message, HasSubstr("another one of the tenant, a pass, is open"));

@@ -302,8 +302,8 @@ TEST(CheckOfATenant, SaysWhetherItFitsAGraph) {
 
 TEST(CheckOfATenant, SaysWhetherClientsMayJoin) {
   const std::string carol = source_path("examples/hosted/carol.toml");
-  const auto fits = run_graph_program(
-      {"check", source_path("examples/hosted/clients.toml"), "--tenant", carol});
+  const auto fits =
+      run_graph_program({"check", source_path("examples/hosted/clients.toml"), "--tenant", carol});
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_THAT(fits.out, HasSubstr("tenant 'carol' fits graph 'hosted'; 1 of 8"));
   const auto refused =

@@ -192,5 +192,31 @@ TEST(ControlApiHolders, ATenantIsHostedByNameAndNumber) {
   EXPECT_FALSE(hosted_holders(scratch.path())({"alice", 0}));
 }
 
+TEST_F(ControlApiStory, AClientsTenantGetsAKeyForItsClientsAndForThisApi) {
+  const std::string token = api->take_new_token();
+  const std::string file =
+      read_text_file(std::string(PRIMERL_SOURCE_DIR) + "/examples/hosted/carol.toml").value();
+  RawClient client(port());
+  client.say(
+      fmt::format("POST /v1/tenants HTTP/1.1\r\nHost: localhost\r\n"
+                  "Authorization: Bearer {}\r\nContent-Type: application/toml\r\n"
+                  "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
+                  token, file.size(), file));
+  const auto ask = wait_for_ask();
+  Json carol = Json::object().set("name", "carol").set("number", 0);
+  Json tenants = Json::array();
+  tenants.push_back(Json(carol).set("table", "[tenant.carol]\nclient = true\n"));
+  ASSERT_TRUE(replace_file(system_files(), scratch.path() / "tenants.json",
+                           Json::object().set("tenants", std::move(tenants)).dump())
+                  .ok());
+  const std::string reply =
+      heard(client, ask, Json::object().set("tenant", carol.set("state", "starting")));
+  EXPECT_THAT(reply, HasSubstr(R"("token":"tml-)"));
+  const std::string key = reply.substr(reply.find("tml-"), 68);
+  RawClient own(port());
+  own.say(request("GET /v1/tenants/carol", key));
+  EXPECT_EQ(wait_for_ask().content.get_string("name").value(), "carol");
+}
+
 }  // namespace
 }  // namespace primerl::testing

@@ -314,5 +314,23 @@ TEST_F(TenantControlStory, ValuesAreSetWhileATenantTrains) {
   EXPECT_THAT(why(set(R"({"inflight": 4})")), HasSubstr("it is draining"));
 }
 
+TEST(HostedClients, AreTheTenantsWhoseTablesSaySo) {
+  const ScratchFolder run;
+  const Json alice = Json::object()
+                         .set("name", "alice")
+                         .set("number", 2)
+                         .set("table", "[tenant.alice]\nclient = true\nseq_len = 64\n");
+  const Json bob =
+      Json::object().set("name", "bob").set("number", 0).set("table", "[tenant.bob]\n");
+  Json all = Json::array();
+  all.push_back(alice);
+  all.push_back(bob);
+  ASSERT_TRUE(replace_file(system_files(), tenants_file(run.path()),
+                           Json::object().set("tenants", all).dump())
+                  .ok());
+  EXPECT_THAT(hosted_clients(run.path()), ElementsAre("alice~2"));
+  EXPECT_THAT(hosted_names(run.path()), ElementsAre("alice~2", "bob"));
+}
+
 }  // namespace
 }  // namespace primerl::testing

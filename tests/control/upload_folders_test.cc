@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kGood = "[tenant.alice]\n";
+const std::string kUploadedTenant = "[tenant.alice]\n";
 
 struct UploadFoldersTest : ::testing::Test {
   std::optional<ControlFault> store(const std::string& tenant, const std::string& name,
@@ -43,10 +43,10 @@ struct UploadFoldersTest : ::testing::Test {
 };
 
 TEST_F(UploadFoldersTest, AnUploadHasAFolderOfItsOwnThatOnlyTheOwnerReads) {
-  const fs::path one = write_upload(scratch.path(), kGood).value();
-  const fs::path other = write_upload(scratch.path(), kGood).value();
+  const fs::path one = write_upload(scratch.path(), kUploadedTenant).value();
+  const fs::path other = write_upload(scratch.path(), kUploadedTenant).value();
   EXPECT_NE(one.parent_path(), other.parent_path());
-  EXPECT_EQ(read_text_file(one).value(), kGood);
+  EXPECT_EQ(read_text_file(one).value(), kUploadedTenant);
   for (const fs::path& path : {one.parent_path(), one}) {
     struct stat facts {};
     ASSERT_EQ(::stat(path.c_str(), &facts), 0);
@@ -63,7 +63,7 @@ TEST_F(UploadFoldersTest, ALinkInPlaceOfTheFolderIsNotFollowed) {
   const fs::path elsewhere = scratch.path() / "elsewhere";
   fs::create_directory(elsewhere);
   fs::create_directory_symlink(elsewhere, scratch.path() / "uploads");
-  EXPECT_EQ(write_upload(scratch.path(), kGood).error().code(), Code::kInvalid);
+  EXPECT_EQ(write_upload(scratch.path(), kUploadedTenant).error().code(), Code::kInvalid);
   remove_old_uploads(scratch.path());
   EXPECT_TRUE(fs::exists(elsewhere)) << "the link alone is removed";
   EXPECT_TRUE(fs::is_empty(elsewhere));
@@ -75,10 +75,10 @@ TEST_F(UploadFoldersTest, ADataFileWaitsForItsTenantUntilItIsAdded) {
   EXPECT_FALSE(store("bob", "rows.jsonl", "2\n"));
   EXPECT_FALSE(store("alice", "rows.jsonl", "3\n")) << "a second one replaces it";
   EXPECT_THAT(waiting("alice"), ElementsAre("held_out.csv", "rows.jsonl"));
-  const fs::path file = claim_data(scratch.path(), "alice", kGood).value();
+  const fs::path file = claim_data(scratch.path(), "alice", kUploadedTenant).value();
   EXPECT_THAT(waiting("alice"), IsEmpty());
   EXPECT_THAT(waiting("bob"), ElementsAre("rows.jsonl"));
-  EXPECT_EQ(read_text_file(file).value(), kGood);
+  EXPECT_EQ(read_text_file(file).value(), kUploadedTenant);
   EXPECT_EQ(read_text_file(file.parent_path() / "rows.jsonl").value(), "3\n");
   struct stat facts {};
   ASSERT_EQ(::stat((file.parent_path() / "rows.jsonl").c_str(), &facts), 0);
@@ -92,11 +92,11 @@ TEST_F(UploadFoldersTest, ADataFileWaitsForItsTenantUntilItIsAdded) {
 
 TEST_F(UploadFoldersTest, FilesOfATenantThatWasRefusedWaitAgain) {
   EXPECT_FALSE(store("alice", "rows.jsonl", "1\n"));
-  const fs::path file = claim_data(scratch.path(), "alice", kGood).value();
+  const fs::path file = claim_data(scratch.path(), "alice", kUploadedTenant).value();
   return_data(scratch.path(), file, "alice");
   EXPECT_THAT(waiting("alice"), ElementsAre("rows.jsonl"));
   EXPECT_FALSE(fs::exists(file.parent_path()));
-  const fs::path second = claim_data(scratch.path(), "alice", kGood).value();
+  const fs::path second = claim_data(scratch.path(), "alice", kUploadedTenant).value();
   EXPECT_FALSE(store("alice", "newer.jsonl"));
   return_data(scratch.path(), second, "alice");
   EXPECT_THAT(waiting("alice"), ElementsAre("newer.jsonl")) << "newer files stay";
@@ -151,7 +151,7 @@ TEST_F(UploadFoldersTest, ALinkIsNeitherFollowedNorRead) {
   EXPECT_EQ(status_of("bob", "link.jsonl", "x"), 200) << "the link is replaced";
   EXPECT_EQ(read_text_file(elsewhere / "secret.jsonl").value(), "secret");
   fs::create_directory_symlink(elsewhere, scratch.path() / "tenant_data");
-  EXPECT_FALSE(claim_data(scratch.path(), "bob", kGood).ok());
+  EXPECT_FALSE(claim_data(scratch.path(), "bob", kUploadedTenant).ok());
   EXPECT_THAT(waiting("bob"), ElementsAre("link.jsonl", "rows.jsonl"));
 }
 

@@ -31,8 +31,7 @@ class HostedClients : public ::testing::Test {
   }
   /// carol joins; her key.
   std::string join() const {
-    const auto end =
-        tenant({"add", source_path("examples/hosted/carol.toml"), "--wait", "--json"});
+    const auto end = tenant({"add", source_path("examples/hosted/carol.toml"), "--wait", "--json"});
     EXPECT_EQ(end.code, 0) << end.err;
     return end.code == 0 ? member_of(end.out, "token") : "";
   }
@@ -50,7 +49,8 @@ class HostedClients : public ::testing::Test {
     }));
     return static_cast<uint16_t>(std::strtoul(url.c_str(), nullptr, 10));
   }
-  std::string asked(const std::string& key, const std::string& route, const std::string& body) const {
+  std::string asked(const std::string& key, const std::string& route,
+                    const std::string& body) const {
     return RawClient(port())
         .say(fmt::format("POST /api/v1/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                          "X-API-Key: {}\r\nContent-Length: {}\r\n\r\n{}",
@@ -112,12 +112,14 @@ TEST_F(HostedClients, EachUseOfANameHasItsOwnKeyAndLeavesNothing) {
   ::kill(run.pid(), SIGINT);
   EXPECT_EQ(run.wait().code, 130);
   EXPECT_EQ(run_graph_program({"trace", "verify", folder_.string()}).code, 0);
+  const auto replayed = run_graph_program({"replay", folder_.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
 
 TEST_F(HostedClients, InTheExampleOneLeavesAWorkerIsKilledAndNobodyLosesAStep) {
   Program script({PRIMERL_PYTHON, source_path("examples/hosted/three_tenants.py"), "--program",
-                  std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph", "--out",
-                  folder_.string(), "--steps", "4", "--", "--no-rehearsal"},
+                  std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph", "--out", folder_.string(),
+                  "--steps", "4", "--", "--no-rehearsal"},
                  {"PYTHONDONTWRITEBYTECODE=1"});
   const auto end = script.wait();
   EXPECT_EQ(end.code, 0) << end.err << end.out;

@@ -220,8 +220,7 @@ TEST(Clients, LimitsThatAllowThemImplyTheNodeAndPlanForSnapshotsInEverySlot) {
   EXPECT_THAT(loaded.plan().resolved_toml,
               AllOf(HasSubstr("[node.tinker]"), HasSubstr("clients = true")));
   EXPECT_EQ(loaded.plan().tenants.front().snapshots, 4) << "a client may have its slot later";
-  const std::string own_edges =
-      replaced(demo_text(), "[tenant.", kLimits + "[tenant.");
+  const std::string own_edges = replaced(demo_text(), "[tenant.", kLimits + "[tenant.");
   EXPECT_THAT(findings(load_text(own_edges)), HasSubstr("no node of the graph serves clients"));
 }
 

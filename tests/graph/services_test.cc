@@ -30,7 +30,7 @@ const std::string kNaming =
     "reward = { service = \"answer\", weight = 0.25 }\n"
     "adapter = { rank = 4 }\n";
 
-std::string limited(const std::string& services, const std::string& tenants) {
+std::string limited_with(const std::string& services, const std::string& tenants) {
   return "[graph]\nname = \"hosted\"\n[graph.tenant_limits]\ntenants_max = 2\nrank = 8\n"
          "seq_len = 64\nenvironments = [\"copy\"]\nrewards = [\"half\"]\ndata_root = "
          "\"allowed\"\n" +
@@ -58,7 +58,7 @@ struct ServicesTest : ::testing::Test {
 };
 
 TEST_F(ServicesTest, ATenantHasTheValuesOfTheServiceThatItNames) {
-  const auto graph = load(limited(kServices, kNaming));
+  const auto graph = load(limited_with(kServices, kNaming));
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   const Tenant& tenant = graph.plan->tenants.front();
   EXPECT_EQ(tenant.environment.name, "reverse_text");
@@ -72,13 +72,13 @@ TEST_F(ServicesTest, ATenantHasTheValuesOfTheServiceThatItNames) {
   EXPECT_EQ(tenant.rewards[0].label, "answer");
   EXPECT_EQ(tenant.rewards[0].weight, 0.25) << "the tenant's own";
   const auto without =
-      load(limited(kServices, replaced(kNaming, "\"answer\", weight = 0.25", "\"answer\"")));
+      load(limited_with(kServices, replaced(kNaming, "\"answer\", weight = 0.25", "\"answer\"")));
   ASSERT_NE(without.plan, nullptr) << findings(without);
   EXPECT_EQ(without.plan->tenants.front().rewards[0].weight, 2) << "the service's";
 }
 
 TEST_F(ServicesTest, TheResolvedGraphNamesThemAndIsReadAgain) {
-  const auto graph = load(limited(kServices, kNaming));
+  const auto graph = load(limited_with(kServices, kNaming));
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   const std::string& text = graph.plan->resolved_toml;
   EXPECT_THAT(text, HasSubstr("[service.environment.short_words]\nname = \"reverse_text\"\n"));
@@ -92,15 +92,16 @@ TEST_F(ServicesTest, TheResolvedGraphNamesThemAndIsReadAgain) {
 }
 
 TEST_F(ServicesTest, TheyAreAllowedWhateverTheLimitsAllow) {
-  EXPECT_THAT(codes(limited(kServices, kNaming)), IsEmpty())
+  EXPECT_THAT(codes(limited_with(kServices, kNaming)), IsEmpty())
       << "neither in 'environments' nor below 'data_root'";
   const std::string own = replaced(kNaming, "service = \"short_words\"", "name = \"reverse_text\"");
-  EXPECT_THAT(codes(limited(kServices, own)), ElementsAre("G096"));
+  EXPECT_THAT(codes(limited_with(kServices, own)), ElementsAre("G096"));
 }
 
 TEST_F(ServicesTest, ATenantAddsNothingToThem) {
   const auto with = [&](const std::string& more) {
-    return load(limited(kServices, replaced(kNaming, "\"short_words\"", "\"short_words\"" + more)));
+    return load(
+        limited_with(kServices, replaced(kNaming, "\"short_words\"", "\"short_words\"" + more)));
   };
   for (const char* more : {", length_max = 64", ", name = \"copy\"", ", words = \"/etc/passwd\"",
                            ", command = [\"sh\"]"}) {
@@ -112,38 +113,39 @@ TEST_F(ServicesTest, ATenantAddsNothingToThem) {
 }
 
 TEST_F(ServicesTest, AnUnknownOneIsNamedWithThoseThatThereAre) {
-  const auto wrong = load(limited(kServices, replaced(kNaming, "short_words", "short_word")));
+  const auto wrong = load(limited_with(kServices, replaced(kNaming, "short_words", "short_word")));
   EXPECT_THAT(findings(wrong), HasSubstr("there is no service 'short_word'"));
   EXPECT_THAT(findings(wrong), HasSubstr("services: short_words"));
   EXPECT_THAT(findings(wrong), HasSubstr("did you mean 'short_words'?"));
-  EXPECT_THAT(findings(load(limited("", kNaming))),
+  EXPECT_THAT(findings(load(limited_with("", kNaming))),
               HasSubstr("the graph has no table [service.environment.<name>]"));
-  EXPECT_THAT(codes(limited(kServices, replaced(kNaming, "\"short_words\"", "3"))),
+  EXPECT_THAT(codes(limited_with(kServices, replaced(kNaming, "\"short_words\"", "3"))),
               ElementsAre("G015"));
-  EXPECT_THAT(codes(limited(kServices, replaced(kNaming, "\"short_words\"", "\"answer\""))),
+  EXPECT_THAT(codes(limited_with(kServices, replaced(kNaming, "\"short_words\"", "\"answer\""))),
               ElementsAre("G015"))
       << "that is a reward";
 }
 
 TEST_F(ServicesTest, TheirTablesAreCheckedWithoutATenant) {
-  EXPECT_THAT(codes(limited(kServices, "")), IsEmpty());
-  EXPECT_THAT(codes(limited(replaced(kServices, "reverse_text", "revers_text"), "")),
+  EXPECT_THAT(codes(limited_with(kServices, "")), IsEmpty());
+  EXPECT_THAT(codes(limited_with(replaced(kServices, "reverse_text", "revers_text"), "")),
               ElementsAre("G015"));
-  EXPECT_THAT(codes(limited(replaced(kServices, "length_max", "length_mox"), "")),
+  EXPECT_THAT(codes(limited_with(replaced(kServices, "length_max", "length_mox"), "")),
               ElementsAre("G020"));
-  EXPECT_THAT(codes(limited(replaced(kServices, "words.txt", "none.txt"), "")),
+  EXPECT_THAT(codes(limited_with(replaced(kServices, "words.txt", "none.txt"), "")),
               ElementsAre("G046"));
-  EXPECT_THAT(codes(limited(replaced(kServices, "name = \"half\"\n", ""), "")),
+  EXPECT_THAT(codes(limited_with(replaced(kServices, "name = \"half\"\n", ""), "")),
               ElementsAre("G025"));
-  EXPECT_THAT(codes(limited(replaced(kServices, "service.reward", "service.rewards"), "")),
+  EXPECT_THAT(codes(limited_with(replaced(kServices, "service.reward", "service.rewards"), "")),
               ElementsAre("G020"));
-  EXPECT_THAT(codes(limited(replaced(kServices, "name = \"half\"", "service = \"answer\""), "")),
-              Not(IsEmpty()))
+  EXPECT_THAT(
+      codes(limited_with(replaced(kServices, "name = \"half\"", "service = \"answer\""), "")),
+      Not(IsEmpty()))
       << "a service names no service";
 }
 
 TEST_F(ServicesTest, ATenantThatJoinsNamesThem) {
-  const auto graph = load(limited(kServices, ""));
+  const auto graph = load(limited_with(kServices, ""));
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   const std::string file = folder.write("alice.toml", replaced(kNaming, "main", "alice"));
   const auto joined = check_joining_tenant(file, *graph.plan, {}, overrides, test_catalog());
@@ -162,7 +164,7 @@ TEST_F(ServicesTest, ATenantThatJoinsNamesThem) {
 }
 
 TEST_F(ServicesTest, ATenantFileBringsNone) {
-  const auto graph = load(limited(kServices, ""));
+  const auto graph = load(limited_with(kServices, ""));
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   const std::string file =
       folder.write("alice.toml", replaced(kNaming, "main", "alice") +

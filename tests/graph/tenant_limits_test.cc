@@ -324,8 +324,7 @@ TEST(JoiningTenant, IsNoClientWithoutTheLimitAndTheErrorSaysWhereToWriteIt) {
       hosted.join("alice.toml", "[tenant.alice]\nclient = true\nadapter = { rank = 4 }\n");
   EXPECT_EQ(alice.tenant, nullptr);
   EXPECT_THAT(codes_in(alice), ElementsAre("G096"));
-  EXPECT_THAT(findings_text(alice),
-              HasSubstr("write clients = true in [graph.tenant_limits]"));
+  EXPECT_THAT(findings_text(alice), HasSubstr("write clients = true in [graph.tenant_limits]"));
 }
 
 TEST(JoiningTenant, IsCheckedAsATenantOfTheGraphsFile) {

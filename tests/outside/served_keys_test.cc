@@ -20,15 +20,15 @@ struct ServedKeysTest : ::testing::Test {
     if (!made) {
       const auto file = scratch.path() / "keys";
       std::ofstream(file) << kFileKey << " alice\n" << kAnyKey << "\n";
-      made.emplace(KeysFile::open(file.string(), {"alice"}, "tml-").value(), "tml-",
-                   scratch.path(), nullptr);
+      made.emplace(KeysFile::open(file.string(), {"alice"}, "tml-").value(), "tml-", scratch.path(),
+                   nullptr);
     }
     return *made;
   }
   std::string token_of(const TokenHolder& holder, std::string_view prefix = kClientKeyPrefix) {
-    return rotate_control_token(scratch.path(), holder,
-                                [this](const TokenHolder& each) { return each != gone; },
-                                new_control_token(prefix))
+    return rotate_control_token(
+               scratch.path(), holder, [this](const TokenHolder& each) { return each != gone; },
+               new_control_token(prefix))
         .value();
   }
   std::optional<std::string> holder(std::string_view key, double seconds = 0) {
