@@ -122,6 +122,27 @@ Json json_content(Json schema) {
   return Json::object().set("application/json", Json::object().set("schema", std::move(schema)));
 }
 
+/// A tenant's file, or the bytes of a data file.
+Json body_content(ControlVerb verb) {
+  Json text = Json::object().set("type", "string");
+  if (verb == ControlVerb::kStore)
+    return Json::object().set("application/octet-stream",
+                              Json::object().set("schema", text.set("format", "binary")));
+  if (verb == ControlVerb::kSet) {
+    Json numbers = Json::object();
+    for (const std::string& key : TenantValues::keys())
+      numbers.set(key, Json::object().set("type", "number"));
+    return json_content(Json::object().set("type", "object").set("properties", std::move(numbers)));
+  }
+  Json file = Json::object()
+                  .set("type", "object")
+                  .set("required", Json::list(std::vector<std::string>{"file"}))
+                  .set("properties", Json::object().set("file", text));
+  Json content = json_content(std::move(file));
+  content.set("application/toml", Json::object().set("schema", text));
+  return content;
+}
+
 Json operation(const ControlRoute& route) {
   Json parameters = Json::array();
   if (route.path.find(kNamePart) != std::string::npos)
@@ -136,32 +157,9 @@ Json operation(const ControlRoute& route) {
       .set("description", route.is_for_tenants ? "for the operator, and for the tenant itself"
                                                : "for the operator")
       .set("parameters", std::move(parameters));
-  if (route.verb == ControlVerb::kSet) {
-    Json numbers = Json::object();
-    for (const std::string& key : TenantValues::keys())
-      numbers.set(key, Json::object().set("type", "number"));
-    Json values = Json::object().set("type", "object").set("properties", std::move(numbers));
+  if (route.has_body)
     made.set("requestBody",
-             Json::object().set("required", true).set("content", json_content(std::move(values))));
-  } else if (route.has_body) {
-    Json text = Json::object().set("type", "string");
-    Json file = Json::object()
-                    .set("type", "object")
-                    .set("required", Json::list(std::vector<std::string>{"file"}))
-                    .set("properties", Json::object().set("file", text));
-    Json content = json_content(std::move(file));
-    content.set("application/toml", Json::object().set("schema", text));
-    made.set("requestBody",
-             Json::object().set("required", true).set("content", std::move(content)));
-  }
-  if (route.verb == ControlVerb::kStore) {
-    Json bytes = Json::object().set("type", "string").set("format", "binary");
-    made.set("requestBody",
-             Json::object()
-                 .set("required", true)
-                 .set("content", Json::object().set("application/octet-stream",
-                                                    Json::object().set("schema", bytes))));
-  }
+             Json::object().set("required", true).set("content", body_content(route.verb)));
   const Json fault = Json::object().set("$ref", "#/components/schemas/Error");
   Json responses = Json::object();
   responses.set("200", Json::object()
@@ -215,7 +213,8 @@ const std::vector<ControlRoute>& control_routes() {
        {{"after", "the number of the last event that is known", false},
         {"stream", "a stream from 'after' on"}}},
       {V::kStore, "PUT", "/v1/uploads/{name}/{file}",
-       "stores a data file for a tenant that will be added; its file names it without a folder"},
+       "stores a data file for a tenant that will be added; its file names it without a folder",
+       false, true},
       {V::kDiscard, "DELETE", "/v1/uploads/{name}",
        "removes the data files of a tenant that was not added"},
       {V::kOpenApi, "GET", "/openapi.json", "this document", true}};

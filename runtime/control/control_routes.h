@@ -41,7 +41,7 @@ struct ControlRoute {
   std::string path;  // "/v1/tenants/{name}/pause"
   std::string doc;
   bool is_for_tenants = false;  // also a tenant's token, for itself
-  bool has_body = false;        // a tenant's file
+  bool has_body = false;
   std::vector<QueryKey> query = {};
 };
 

@@ -104,8 +104,9 @@ TEST(ControlRoutes, TheDocumentHasEveryRouteAndNothingElse) {
     EXPECT_EQ(operation->get_string("summary").value(), route.doc);
     EXPECT_EQ(++operations[operation->get_string("operationId").value()], 1);
     const bool has_name = route.path.find("{name}") != std::string::npos;
+    const bool has_file = route.path.find("{file}") != std::string::npos;
     EXPECT_EQ(operation->find("parameters")->as_array().size(),
-              route.query.size() + (has_name ? 1 : 0));
+              route.query.size() + (has_name ? 1 : 0) + (has_file ? 1 : 0));
     EXPECT_EQ(operation->find("requestBody") != nullptr, route.has_body);
   }
 }
