@@ -134,7 +134,7 @@ def write_results(args, table, path):
              f"batches of {args.batch} rollouts in flight. Seeds of a row: {', '.join(map(str, seeds))}. "
              f"Staleness, effective sample size and dropped tokens are means over the steps.")
     result = {"part": "Training runs", "title": "What staleness costs each objective, on the CPU",
-              "bench": " ".join(["bench/demo/objectives.py", *sys.argv[1:]]), "about": about, "machine": machine(),
+              "bench": " ".join(["bench/demo/objectives.py", *(f"--set {each}" for each in args.set)]), "about": about, "machine": machine(),
               "date": datetime.date.today().isoformat(), "commit": commit.stdout.strip(), "rows": rows}
     with open(path, "w") as out:
         out.write(json.dumps(result, indent=2) + "\n")

@@ -20,8 +20,8 @@ void check_graph(Draft& draft) {
   name_objectives(draft);
   name_served_models(draft);
   share_out(draft);
-  count_memory(draft);
   resolve_edges(draft);
+  count_memory(draft);
   for (const auto rule : {check_nodes_exist,
                           check_tenants_exist,
                           check_tenant_limits,

@@ -284,24 +284,39 @@ TEST(SupervisedGraph, HasNoCurriculum) {
 
 /// The edges of supervised data are counted as full, those of rollouts by the gate.
 TEST(TeacherGraph, GroupsOfExamplesThatWaitAreInTheMemoryPlan) {
-  const auto waiting_bytes = [](const std::string& text) {
-    const auto graph = taught(text);
-    CHECK(graph.plan != nullptr, taught_faults(taught(text)));
+  const auto waiting_bytes = [](const Plan& plan) {
     double bytes = 0;
-    for (const PlanResource& resource : graph.plan->resources)
+    for (const PlanResource& resource : plan.resources)
       for (const MemoryPart& part : resource.memory)
         if (part.what.find("that wait for the trainer") != std::string::npos) bytes += part.bytes;
     return bytes;
   };
-  EXPECT_EQ(waiting_bytes(kTaught + kTeacher + kTwoModels), 0);
+  const auto capacity = [](const Plan& plan, std::string_view name) {
+    for (const PlanEdge& edge : plan.edges)
+      if (edge.name == name) return edge.capacity;
+    return int64_t{0};
+  };
+  const auto rollouts = taught(kTaught + kTeacher + kTwoModels);
+  EXPECT_EQ(waiting_bytes(*rollouts.plan), 0);
   const std::string supervised =
-      "include = [\"primerl:sft\"]\n[graph]\nname = \"sft\"\n[tenant.main]\nenvironment = { name = "
-      "\"reverse_text\" }\ngroup_size = 2\nbatch_size = 4\nseq_len = 32\n";
-  const std::string top_k = "teacher = { model = \"big\", top_k = 4 }\nloss = { kind = \"gkd\" }\n";
-  // 64 groups of 2 examples of 32 tokens of 13 bytes.
-  EXPECT_EQ(waiting_bytes(supervised + "[model.policy]\npath = \"model\"\n"), 64 * 2 * 32 * 13);
-  // The same to the teacher; after it a token also has 4 bytes, and 8 of each likeliest token.
-  EXPECT_EQ(waiting_bytes(supervised + top_k + kTwoModels), 64 * 2 * 32 * (13 + 13 + 4 + 4 * 8));
+      "include = [\"primerl:sft\"]\n[graph]\nname = \"sft\"\n[tenant.main]\n"
+      "environment = { name = \"reverse_text\" }\ngroup_size = 2\nbatch_size = 4\nseq_len = 32\n";
+  const auto plain = taught(supervised + "[model.policy]\npath = \"model\"\n");
+  ASSERT_NE(plain.plan, nullptr) << taught_faults(plain);
+  // Groups of 2 examples of 32 tokens of 13 bytes.
+  EXPECT_EQ(waiting_bytes(*plain.plan),
+            capacity(*plain.plan, "data.group -> trainer.group") * 2 * 32 * 13);
+  EXPECT_GT(waiting_bytes(*plain.plan), 0);
+  const auto with_teacher =
+      taught(supervised + "teacher = { model = \"big\", top_k = 4 }\nloss = { kind = \"gkd\" }\n" +
+             kTwoModels);
+  ASSERT_NE(with_teacher.plan, nullptr) << taught_faults(with_teacher);
+  // After the teacher a token also has 4 bytes, and 8 of each likeliest token.
+  const Plan& plan = *with_teacher.plan;
+  EXPECT_EQ(waiting_bytes(plan),
+            capacity(plan, "data.group -> teacher.group") * 2 * 32 * 13 +
+                capacity(plan, "teacher.scored -> trainer.group") * 2 * 32 * (13 + 4 + 4 * 8));
+  EXPECT_GT(waiting_bytes(plan), waiting_bytes(*plain.plan));
 }
 
 }  // namespace
