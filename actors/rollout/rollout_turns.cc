@@ -83,13 +83,6 @@ void Rollout::send_request(MemberId member_id) {
   generate_.send(std::move(request), send_options());
 }
 
-/// Cached tokens of the prompt were not computed.
-void Rollout::charge_completion(MemberId member_id, const Completion& completion) {
-  const size_t num_prompt = member_at(member_id).trajectory.tokens.size();
-  const auto num_cached = static_cast<size_t>(std::max(completion.num_cached_tokens, 0));
-  charge(completion.tokens.size() + num_prompt - std::min(num_prompt, num_cached));
-}
-
 Status Rollout::on_completion(const Completion& completion) {
   answered_.push_back(completion.request);
   const auto found = requests_.find(completion.request);
