@@ -154,7 +154,10 @@ CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
   overrides.uploaded_data = "/";      // and its files were where they may be
   CheckedGraph checked = load_graph_text(with_tenant_tables(planned.resolved_toml, present),
                                          "graph.resolved.toml", ".", overrides, catalog);
-  if (checked.plan != nullptr) check_planned(name, {}, planned, *checked.plan, checked.diagnostics);
+  const auto table = checked.tables.find("tenant." + name);
+  if (checked.plan != nullptr)
+    check_planned(name, table == checked.tables.end() ? Span() : table->second, planned,
+                  *checked.plan, checked.diagnostics);
   return result_of(std::move(checked), name);
 }
 

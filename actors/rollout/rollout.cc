@@ -222,6 +222,13 @@ void Rollout::open_held_task() {
   open(task);
 }
 
+/// Cached tokens of the prompt were not computed.
+void Rollout::charge_completion(MemberId member_id, const Completion& completion) {
+  const size_t num_prompt = member_at(member_id).trajectory.tokens.size();
+  const auto num_cached = static_cast<size_t>(std::max(completion.num_cached_tokens, 0));
+  charge(completion.tokens.size() + num_prompt - std::min(num_prompt, num_cached));
+}
+
 Status Rollout::on_budget() { return finish_handler(); }
 
 void Rollout::open(const Task& task) {

@@ -70,8 +70,8 @@ class MetricsLog {
 
   /// Most tenants that have left and are still in memory.
   static constexpr size_t kLeftMax = 32;
-  /// The tenants of a run that is served, by the names of their lines. Others
-  /// stay in memory if they are among the kLeftMax that made a step last; files keep all.
+  /// The tenants of a run that is served, by the names of their lines. Others stay in memory if
+  /// they are among the kLeftMax that made a step last; files keep all.
   void keep(const std::set<std::string>& present);
 
   /// The newest step of a tenant, null before the first.

@@ -31,6 +31,24 @@ TEST(FairShares, ServeWhoHasHadTheLeastForItsShare) {
   EXPECT_NEAR(static_cast<double>(tokens[0]) / static_cast<double>(tokens[1]), 3, 0.01);
 }
 
+TEST(FairShares, AShareThatIsSetCountsFromThenOn) {
+  FairShares shares({0.75, 0.25});
+  shares.enter(TenantSlot(0));
+  shares.enter(TenantSlot(1));
+  const auto serve = [&shares] {
+    std::vector<int64_t> tokens(2);
+    for (int i = 0; i < 10'000; ++i) {
+      const uint32_t next = shares.served(TenantSlot(0)) <= shares.served(TenantSlot(1)) ? 0 : 1;
+      shares.charge(TenantSlot(next), 10);
+      tokens[next] += 10;
+    }
+    return static_cast<double>(tokens[0]) / static_cast<double>(tokens[1]);
+  };
+  EXPECT_NEAR(serve(), 3, 0.01);
+  shares.set_share(TenantSlot(0), 0.25);
+  EXPECT_NEAR(serve(), 1, 0.01) << "what it was served before stays paid";
+}
+
 TEST(FairShares, ALaterTenantOfASlotDoesNotPayForTheEarlierOne) {
   FairShares shares({0.5, 0.5});
   const TenantSlot stays(0), comes(1);

@@ -43,6 +43,17 @@ TenantClaims claims_later(const std::vector<double>& shares) {
   return claims;
 }
 
+TEST(TenantClaims, AShareThatIsSetMovesThePart) {
+  TenantClaims claims = places({0.5, 0.5}, 8);
+  EXPECT_EQ(flood(claims, kOne), 4) << "the other may come";
+  claims.set_share(kOther, 0.25);
+  EXPECT_EQ(flood(claims, kOne), 2);
+  EXPECT_EQ(claims.num_beyond(kOne), 2);
+  claims.set_share(kOne, 0.75);
+  EXPECT_EQ(claims.num_beyond(kOne), 0);
+  EXPECT_EQ(flood(claims, kOther), 2);
+}
+
 TEST(TenantClaims, NothingIsReservedForWhoHasLeftAndAllOfItsPartForWhoCome) {
   TenantClaims claims = claims_later({0.25, 0.75});
   ASSERT_EQ(flood(claims, kOther), 8);

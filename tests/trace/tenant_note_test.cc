@@ -17,7 +17,7 @@ TenantChange a_join() {
 TEST(TenantNote, KeepsEveryKindOfEvent) {
   for (const auto kind :
        {TenantChange::Kind::kJoin, TenantChange::Kind::kStart, TenantChange::Kind::kPause,
-        TenantChange::Kind::kResume, TenantChange::Kind::kLeave}) {
+        TenantChange::Kind::kResume, TenantChange::Kind::kLeave, TenantChange::Kind::kSet}) {
     TenantChange change = a_join();
     change.kind = kind;
     const auto bytes = write_tenant_note(change);
@@ -37,10 +37,10 @@ TEST(TenantNote, NamesItsDamage) {
     EXPECT_EQ(read.error().code(), Code::kCorrupt) << size;
   }
   TenantChange unknown = a_join();
-  unknown.kind = static_cast<TenantChange::Kind>(5);
+  unknown.kind = static_cast<TenantChange::Kind>(6);
   const auto read = read_tenant_note(write_tenant_note(unknown).value());
   ASSERT_FALSE(read.ok());
-  EXPECT_THAT(read.error().text(), HasSubstr("has the kind 5"));
+  EXPECT_THAT(read.error().text(), HasSubstr("has the kind 6"));
 }
 
 TEST(TenantNote, OfAnotherProgramIsRefusedWithItsFields) {
