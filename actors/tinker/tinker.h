@@ -216,7 +216,6 @@ class Tinker final : public Actor {
   void send_waiting();
   bool may_send() const;
   TenantSlot next_tenant() const;
-  int64_t inflight_max(TenantSlot tenant) const;
   void send_part(const tinker::PartRef& part);
   void send_cancels();
   Status on_completion(const Completion& completion);
