@@ -32,7 +32,7 @@ TEST(SentRequests, CancelsAreSentInMessagesOfABoundedSize) {
     sizes.push_back(cancel.requests.size());
   };
   send_cancels_of(tenants, 2, send);
-  EXPECT_THAT(sizes, ::testing::ElementsAre(kCancelRequestsMax, 1));
+  EXPECT_THAT(sizes, ::testing::ElementsAre(static_cast<size_t>(kCancelRequestsMax), 1U));
   EXPECT_THAT(tenants[TenantSlot(0)].to_cancel, IsEmpty());
   EXPECT_THAT(tenants[TenantSlot(1)].to_cancel, SizeIs(1)) << "in the next work call";
 }

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kKey = "tml-0123456789abcdef";
 
-/// The Python of an environment with the SDK: "tinker" has the newest, "tinker-0.25.0" an older one.
+/// The Python of an environment with the SDK: "tinker" has the newest one.
 fs::path python_of_clients(std::string_view environment = "tinker") {
   return fs::path(PRIMERL_PYTHON).parent_path().parent_path() / environment / "bin/python";
 }
