@@ -2,7 +2,7 @@
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
 # With --tests also the Python packages of requirements-tests.txt, promtool, the folder of a real
-# model, verifiers, and the SDK of Tinker. With --soak also the oldest version of verifiers. Does
+# model, verifiers, and the SDK of Tinker. With --soak also older versions of verifiers and of the SDK. Does
 # nothing, quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
@@ -273,6 +273,23 @@ tinker_ready() {
   echo "$key" >"$folder/.key"
 }
 
+# The same with the oldest SDK that works, and one from before weights in flight.
+old_tinker_ready() {
+  local version=$1 folder=$venv/tinker-$1
+  [ -x "$folder/bin/python" ] && [ -e "$folder/.key" ] && return
+  say "installing tinker $version (350 MB to keep)"
+  rm -rf "$folder"
+  local options=("tinker==$version")
+  [ -n "${PRIMERL_OFFLINE:-}" ] && options+=(--no-index)
+  "$venv/bin/python" -m venv "$folder" >&2 &&
+    "$folder/bin/python" -m pip install --disable-pip-version-check -q "${options[@]}" >&2 || {
+    rm -rf "$folder"
+    say "warning: there is no tinker $version: its tests will be skipped"
+    return
+  }
+  touch "$folder/.key"
+}
+
 install_packages
 stamped torch torch_ready
 if [ "$with_tests" = yes ]; then
@@ -282,5 +299,9 @@ if [ "$with_tests" = yes ]; then
   verifiers_ready
   tinker_ready
 fi
-[ "$with_soak" = yes ] && oldest_verifiers_ready
+if [ "$with_soak" = yes ]; then
+  oldest_verifiers_ready
+  old_tinker_ready 0.25.0
+  old_tinker_ready 0.29.1
+fi
 exit 0

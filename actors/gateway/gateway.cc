@@ -159,28 +159,12 @@ void Gateway::add(Generation generation, const ClientRequest& client, uint64_t r
   generations_.emplace(number, std::move(generation));
 }
 
-int64_t Gateway::inflight_max(TenantSlot tenant) const {
-  const int64_t own = services().tenant(tenant).inflight;
-  return own > 0 ? std::min(own, options_.max_inflight) : options_.max_inflight;
-}
-
 /// The tenant with the fewest requests in flight for its share; none if all wait for a completion.
 TenantSlot Gateway::next_tenant() const {
-  TenantSlot next;
-  double least = 0;
-  int64_t num_inflight = 0;
-  for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
-  if (num_inflight >= options_.max_inflight) return next;
-  for (const auto& [slot, tenant] : tenants_) {
-    if (next_of(slot, tenant) == tenant.waiting.end()) continue;
-    if (tenant.num_inflight >= inflight_max(slot)) continue;
-    const double share = std::max(services().tenant(slot).share, 1e-9);
-    const double load = static_cast<double>(tenant.num_inflight + 1) / share;
-    if (!next.is_none() && load >= least) continue;
-    next = slot;
-    least = load;
-  }
-  return next;
+  return least_loaded(services(), tenants_, options_.max_inflight,
+                      [this](TenantSlot slot, const TenantState& tenant) {
+                        return next_of(slot, tenant) != tenant.waiting.end();
+                      });
 }
 
 std::deque<uint64_t>::const_iterator Gateway::next_of(TenantSlot slot,
@@ -232,19 +216,9 @@ void Gateway::send(uint64_t number) {
 }
 
 void Gateway::send_cancels() {
-  int64_t num_sent = 0;
-  for (auto& [slot, tenant] : tenants_) {
-    while (!tenant.to_cancel.empty() && num_sent < kCancelsPerWorkCall) {
-      const size_t count =
-          std::min(tenant.to_cancel.size(), static_cast<size_t>(kCancelRequestsMax));
-      const auto begin = tenant.to_cancel.end() - static_cast<std::ptrdiff_t>(count);
-      Cancel cancel;
-      cancel.requests.assign(begin, tenant.to_cancel.end());
-      tenant.to_cancel.erase(begin, tenant.to_cancel.end());
-      cancel_.send(std::move(cancel), send_options(slot));
-      ++num_sent;
-    }
-  }
+  send_cancels_of(tenants_, kCancelsPerWorkCall, [this](TenantSlot slot, Cancel cancel) {
+    cancel_.send(std::move(cancel), send_options(slot));
+  });
 }
 
 Status Gateway::on_completion(const Completion& completion) {
@@ -252,10 +226,7 @@ Status Gateway::on_completion(const Completion& completion) {
   const TenantSlot slot = services().delivery().tenant;
   TenantState& tenant = tenants_[slot];
   tenant.answered.push_back(completion.request);
-  if (tenant.cancelled.erase(completion.request) > 0) {
-    --tenant.num_inflight;
-    return ok();
-  }
+  if (tenant.end_cancelled(completion.request)) return ok();
   const auto found = requests_.find({slot, completion.request});
   if (found == requests_.end()) {
     services().count("completions_unknown", 1);
@@ -404,8 +375,7 @@ void Gateway::stop(Generation& generation, uint64_t number) {
   if (generation.is_sent) {
     const uint64_t request = generation.request.request;
     requests_.erase({generation.tenant, request});
-    tenant.cancelled.insert(request);
-    tenant.to_cancel.push_back(request);
+    tenant.cancel(request);
     services().count("requests_cancelled", 1);
   } else {
     std::erase(tenant.waiting, number);
@@ -463,13 +433,7 @@ Status Gateway::on_deadline() {
 Status Gateway::on_peer(const PeerEvent& event) {
   num_asked_ = 0;
   if (event.kind != PeerEvent::Kind::kDown || !routers_.contains(event.instance)) return ok();
-  // The router's state is gone, so no request in flight will be answered.
-  for (auto& [slot, tenant] : tenants_) {
-    tenant.cancelled.clear();
-    tenant.to_cancel.clear();
-    tenant.answered.clear();
-    tenant.num_inflight = 0;
-  }
+  for (auto& [slot, tenant] : tenants_) tenant.forget_router();
   std::vector<uint64_t> lost;
   for (const auto& [request, number] : requests_) lost.push_back(number);
   requests_.clear();

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "actors/common/run_salt.h"
+#include "actors/common/sent_requests.h"
 #include "actors/common/task_mix.h"
 #include "actors/common/tenant_chat.h"
 #include "actors/common/token_budget.h"
@@ -119,13 +120,9 @@ class Gateway final : public Actor {
           "first", &G::first)("others", &G::others)("finished", &G::finished);
     }
   };
-  struct TenantState {
+  struct TenantState : SentRequests {
     PolicyVersion live;
-    int64_t num_inflight = 0;         // sent, and not answered
-    std::deque<uint64_t> waiting;     // generations; at most max_waiting, and those sent again
-    std::vector<uint64_t> answered;   // to be reported to the router
-    std::vector<uint64_t> to_cancel;  // requests
-    std::set<uint64_t> cancelled;     // requests whose completion has no client any more
+    std::deque<uint64_t> waiting;  // generations; at most max_waiting, and those sent again
     RunTurns runs;
     TokenBudget budget;  // of clients' requests; those of runs are the rollout node's
     template <class F>
@@ -151,7 +148,6 @@ class Gateway final : public Actor {
   std::deque<uint64_t>::const_iterator next_of(TenantSlot slot, const TenantState& tenant) const;
   void begin_tenant(TenantSlot slot);
   void drop_tenant(TenantSlot slot);
-  int64_t inflight_max(TenantSlot tenant) const;
   void send(uint64_t number);
   void send_cancels();
   void wait_again(uint64_t number);

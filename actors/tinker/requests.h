@@ -123,7 +123,7 @@ struct LoadWeights {
   int64_t model_seq = 0;
 };
 
-/// Of the path in kExpireWeights; none: never.
+/// The new end of the weights that kExpireWeights names; none: never.
 struct ExpireWeights {
   std::optional<int64_t> ttl_seconds;
 };

@@ -440,13 +440,7 @@ Status Tinker::on_peer(const PeerEvent& event) {
     }
   }
   if (!routers_.contains(event.instance)) return ok();
-  // The router's state is gone, so no request in flight will be answered.
-  for (auto& [slot, tenant] : tenants_) {
-    tenant.cancelled.clear();
-    tenant.to_cancel.clear();
-    tenant.answered.clear();
-    tenant.num_inflight = 0;
-  }
+  for (auto& [slot, tenant] : tenants_) tenant.forget_router();
   std::vector<PartRef> lost;
   for (const auto& [request, part] : requests_) lost.push_back(part);
   requests_.clear();

@@ -234,7 +234,6 @@ class Tinker final : public Actor {
   bool may_send() const;
   Duration budget_wait(TenantSlot slot, const tinker::TenantState& tenant) const;
   TenantSlot next_tenant() const;
-  int64_t inflight_max(TenantSlot tenant) const;
   void send_part(const tinker::PartRef& part);
   void send_cancels();
   Status on_completion(const Completion& completion);

@@ -164,29 +164,13 @@ Result<std::string> Tinker::sample(const Client& client) {
 
 bool Tinker::may_send() const { return !is_draining_ && generate_.room() > 0; }
 
-int64_t Tinker::inflight_max(TenantSlot tenant) const {
-  const int64_t own = services().tenant(tenant).inflight;
-  return own > 0 ? std::min(own, options_.max_inflight) : options_.max_inflight;
-}
-
 /// The tenant with the fewest sequences in flight for its share; none if all wait for a completion.
 TenantSlot Tinker::next_tenant() const {
-  TenantSlot next;
-  double least = 0;
-  int64_t num_inflight = 0;
-  for (const auto& [slot, tenant] : tenants_) num_inflight += tenant.num_inflight;
-  if (num_inflight >= options_.max_inflight) return next;
-  for (const auto& [slot, tenant] : tenants_) {
-    if (tenant.waiting.empty() || paused_.contains(slot)) continue;
-    if (tenant.num_inflight >= inflight_max(slot)) continue;
-    if (budget_wait(slot, tenant) > Duration()) continue;
-    const double share = std::max(services().tenant(slot).share, 1e-9);
-    const double load = static_cast<double>(tenant.num_inflight + 1) / share;
-    if (!next.is_none() && load >= least) continue;
-    next = slot;
-    least = load;
-  }
-  return next;
+  return least_loaded(services(), tenants_, options_.max_inflight,
+                      [this](TenantSlot slot, const TenantState& tenant) {
+                        return !tenant.waiting.empty() && !paused_.contains(slot) &&
+                               budget_wait(slot, tenant) == Duration();
+                      });
 }
 
 void Tinker::send_waiting() {
@@ -231,19 +215,9 @@ void Tinker::send_part(const PartRef& ref) {
 }
 
 void Tinker::send_cancels() {
-  int64_t num_sent = 0;
-  for (auto& [slot, tenant] : tenants_) {
-    while (!tenant.to_cancel.empty() && num_sent < kCancelsPerWorkCall) {
-      const size_t count =
-          std::min(tenant.to_cancel.size(), static_cast<size_t>(kCancelRequestsMax));
-      const auto begin = tenant.to_cancel.end() - static_cast<std::ptrdiff_t>(count);
-      Cancel cancel;
-      cancel.requests.assign(begin, tenant.to_cancel.end());
-      tenant.to_cancel.erase(begin, tenant.to_cancel.end());
-      cancel_.send(std::move(cancel), send_options(slot));
-      ++num_sent;
-    }
-  }
+  send_cancels_of(tenants_, kCancelsPerWorkCall, [this](TenantSlot slot, Cancel cancel) {
+    cancel_.send(std::move(cancel), send_options(slot));
+  });
 }
 
 Status Tinker::on_completion(const Completion& completion) {
@@ -251,10 +225,7 @@ Status Tinker::on_completion(const Completion& completion) {
   const TenantSlot slot = services().delivery().tenant;
   TenantState& tenant = tenants_[slot];
   tenant.answered.push_back(completion.request);
-  if (tenant.cancelled.erase(completion.request) > 0) {
-    --tenant.num_inflight;
-    return ok();
-  }
+  if (tenant.end_cancelled(completion.request)) return ok();
   const auto found = requests_.find({slot, completion.request});
   if (found == requests_.end()) {
     services().count("completions_unknown", 1);
@@ -342,8 +313,7 @@ void Tinker::stop_sample(uint64_t number) {
   for (const Part& part : sample.parts) {
     if (part.request == 0) continue;
     requests_.erase({sample.tenant, part.request});
-    tenant.cancelled.insert(part.request);
-    tenant.to_cancel.push_back(part.request);
+    tenant.cancel(part.request);
     services().count("requests_cancelled", 1);
   }
   std::erase_if(tenant.waiting, [number](const PartRef& part) { return part.sample == number; });

@@ -344,7 +344,8 @@ std::string Tinker::capabilities(const Client& client) const {
     add(tenant.base_model, tenant);
     const auto state = tenants_.find(slot);
     clients.push_back({tenancy_name(tenant), state == tenants_.end() ? "" : state->second.model,
-                       tenant.adapter.rank, snapshots_max(slot), inflight_max(slot)});
+                       tenant.adapter.rank, snapshots_max(slot),
+                       inflight_limit(tenant, options_.max_inflight)});
   }
   return capabilities_answer(models, clients);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/common/sent_requests.h"
 #include "actors/common/token_budget.h"
 #include "actors/messages/client.h"
 #include "actors/messages/generation.h"
@@ -233,18 +234,14 @@ struct BaseWait {
   }
 };
 
-struct TenantState {
+struct TenantState : SentRequests {
   std::string model;                                  // the open one; empty: none
   std::deque<uint64_t> queue;                         // jobs whose turn has come
   uint64_t running = 0;                               // the job at the trainer; 0: none
   PolicyVersion live;                                 // of the moving key
   std::map<AdapterId, PolicyVersion> live_snapshots;  // of `snapshots` and of the running job
   std::map<AdapterId, Snapshot> snapshots;
-  int64_t num_inflight = 0;                    // sent, and not answered
   std::deque<PartRef> waiting;                 // parts; at most max_waiting, and those sent again
-  std::vector<uint64_t> answered;              // to be reported to the router
-  std::vector<uint64_t> to_cancel;             // requests
-  std::set<uint64_t> cancelled;                // requests whose completion has no client
   int64_t num_updates = 0;                     // of its weights, as the trainer last said
   std::map<PolicyVersion, int64_t> published;  // updates of versions of the moving key, the newest
   SampledRuns sampled;

@@ -380,7 +380,8 @@ TEST(TinkerAnswer, JsonIsWhatTheSdkAccepts) {
             R"({"request_id":"r3","sample_sequence_ids":["r3:0","r3:1"]})");
   EXPECT_EQ(try_again_answer(3, QueueState::kPausedCapacity),
             R"({"type":"try_again","request_id":"r3","queue_state":"paused_capacity"})");
-  EXPECT_EQ(client_config_answer(), R"({"pjwt_auth_enabled":false,"use_pyqwest_transport":false})");
+  EXPECT_EQ(client_config_answer(), R"({"pjwt_auth_enabled":false,"use_pyqwest_transport":false,)"
+                                    R"("sample_join_sampling_session":true})");
   EXPECT_EQ(info_answer({"s:train:0", "tiny", "qwen3", "/models/tiny", 8}),
             R"({"model_id":"s:train:0","is_lora":true,"lora_rank":8,"model_name":"tiny",)"
             R"("model_data":{"arch":"qwen3","model_name":"tiny","tokenizer_id":"/models/tiny"}})");

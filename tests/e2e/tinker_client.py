@@ -1,6 +1,6 @@
 """What a client of Tinker's SDK sees of a run, as one line of JSON. tinker_test.cc judges it.
 
-    tinker_client.py URL KEY train|refused
+    tinker_client.py URL KEY train|lists|refused
 """
 
 import json
@@ -56,6 +56,44 @@ def train():
     return seen
 
 
+def lists():
+    """The base model's samples, stop texts, and the RestClient."""
+    service = tinker.ServiceClient()
+    base = rl_loop.ready(service.create_sampling_client(base_model=BASE))
+    training = rl_loop.ready(service.create_lora_training_client(base_model=BASE, rank=8))
+    tokenizer = training.get_tokenizer()
+    tokens = tokenizer.encode("the c", add_special_tokens=False)
+    before = [each.tokens for each in sample(base, tokens, temperature=0.0).sequences]
+    rl_loop.supervised(training, tokenizer, 12)
+    after = [each.tokens for each in sample(base, tokens, temperature=0.0).sequences]
+    saved = training.save_state("listed").result().path
+    path = training.save_weights_for_sampler("listed").result().path
+    trained = rl_loop.ready(service.create_sampling_client(model_path=path))
+    greedy = [each.tokens for each in sample(trained, tokens, temperature=0.0).sequences]
+    stopped = sample(trained, tokens, temperature=0.0, stop=[tokenizer.decode(greedy[0])[3]])
+    rest = service.create_rest_client()
+    run = saved.removeprefix("tinker://").split("/")[0]
+    info = rest.get_weights_info_by_tinker_path(saved).result()
+    listed = rest.list_checkpoints(run).result().checkpoints
+    seen = {"base_is_same": before == after,
+            "trained_is_other": before != greedy,
+            "stop_reasons": sorted({each.stop_reason for each in stopped.sequences}),
+            "stopped": tokenizer.decode(stopped.sequences[0].tokens),
+            "runs": [each.training_run_id for each in
+                     rest.list_training_runs().result().training_runs],
+            "run": rest.get_training_run(run).result().training_run_id,
+            "rank": info.lora_rank,
+            "weights": sorted(each.tinker_path for each in listed),
+            "all": len(rest.list_user_checkpoints().result().checkpoints),
+            "session": rest.get_session(run.split(":")[0]).result().training_run_ids}
+    rest.set_checkpoint_ttl_from_tinker_path(saved, 86400).result()
+    rest.delete_checkpoint_from_tinker_path(saved).result()
+    seen["left"] = [each.checkpoint_id for each in
+                    rest.list_checkpoints(run).result().checkpoints]
+    seen["rewards"] = rl_loop.reinforced(training, tokenizer, 2, group_size=4)
+    return seen
+
+
 def refused():
     service = tinker.ServiceClient()
     try:
@@ -65,4 +103,4 @@ def refused():
     return {"error": "none"}
 
 
-print(json.dumps({"train": train, "refused": refused}[sys.argv[3]]()), flush=True)
+print(json.dumps({"train": train, "lists": lists, "refused": refused}[sys.argv[3]]()), flush=True)

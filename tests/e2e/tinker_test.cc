@@ -2,6 +2,7 @@
 // saved weights load, and no key is in a file.
 #include <gmock/gmock.h>
 
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 
@@ -22,8 +23,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kKey = "tml-0123456789abcdef";
 
-fs::path python_of_clients() {
-  return fs::path(PRIMERL_PYTHON).parent_path().parent_path() / "tinker/bin/python";
+/// The Python of an environment with the SDK: "tinker" has the newest one.
+fs::path python_of_clients(std::string_view environment = "tinker") {
+  return fs::path(PRIMERL_PYTHON).parent_path().parent_path() / environment / "bin/python";
 }
 
 struct TinkerRun : ::testing::Test {
@@ -59,11 +61,11 @@ struct TinkerRun : ::testing::Test {
     return found;
   }
   /// What tests/e2e/tinker_client.py says.
-  Json client(std::string_view what, std::string_view key = kKey) const {
+  Json client(std::string_view what, std::string_view environment = "tinker") const {
     const fs::path said = scratch.path() / "said.json";
     const std::string command =
-        fmt::format("'{}' '{}' {} {} {} > '{}'", python_of_clients().string(),
-                    source_path("tests/e2e/tinker_client.py"), url(), key, what, said.string());
+        fmt::format("'{}' '{}' {} {} {} > '{}'", python_of_clients(environment).string(),
+                    source_path("tests/e2e/tinker_client.py"), url(), kKey, what, said.string());
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     return json_file(said);
   }
@@ -103,6 +105,42 @@ TEST_F(TinkerRun, AnUnchangedClientTrainsSamplesSavesAndLoads) {
   }
   EXPECT_THAT(with_key, IsEmpty());
 }
+
+TEST_F(TinkerRun, TheBaseModelStaysAndWeightsAreListedAndDeleted) {
+  const Json seen = client("lists");
+  EXPECT_TRUE(seen.get_bool("base_is_same").value()) << "training does not change it";
+  EXPECT_TRUE(seen.get_bool("trained_is_other").value());
+  EXPECT_EQ(seen.get_int("rank").value(), 8);
+  EXPECT_EQ(seen.get_int("all").value(), 2);
+  EXPECT_EQ(seen.get_string("run").value(), "session-1:train:0");
+  EXPECT_EQ(seen.find("weights")->dump(), R"(["tinker://session-1:train:0/sampler_weights/listed",)"
+                                          R"("tinker://session-1:train:0/weights/listed"])");
+  EXPECT_EQ(seen.find("runs")->dump(), R"(["session-1:train:0"])");
+  EXPECT_EQ(seen.find("session")->dump(), R"(["session-1:train:0"])");
+  EXPECT_EQ(seen.find("left")->dump(), R"(["sampler_weights/listed"])");
+  EXPECT_EQ(seen.find("stop_reasons")->dump(), R"(["stop"])") << seen.get_string("stopped").value();
+}
+
+struct TinkerRunOfSdk : TinkerRun, ::testing::WithParamInterface<const char*> {};
+
+TEST_P(TinkerRunOfSdk, AnOlderVersionTrainsSamplesAndLists) {
+  if (!fs::exists(python_of_clients(GetParam())))
+    GTEST_SKIP() << "no " << GetParam() << ": `scripts/setup.sh --soak` installs it";
+  const Json trained = client("train", GetParam());
+  EXPECT_LT(numbers(trained, "losses").back(), 0.7 * numbers(trained, "losses").front());
+  EXPECT_TRUE(trained.get_bool("same").value());
+  const Json seen = client("lists", GetParam());
+  EXPECT_TRUE(seen.get_bool("base_is_same").value());
+  EXPECT_EQ(seen.find("left")->dump(), R"(["sampler_weights/listed"])");
+  EXPECT_EQ(numbers(seen, "rewards").size(), 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sdks, TinkerRunOfSdk, ::testing::Values("tinker-0.25.0", "tinker-0.29.1"),
+                         [](const auto& each) {
+                           std::string name = each.param;
+                           std::erase_if(name, [](char c) { return !std::isalnum(c); });
+                           return name;
+                         });
 
 TEST_F(TinkerRun, AnotherRankIsAnErrorThatNamesTheValidOne) {
   EXPECT_THAT(client("refused").get_string("error").value(), HasSubstr("send rank 8"));
