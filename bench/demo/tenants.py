@@ -97,7 +97,8 @@ def measured(tenants, args, batch_size):
     before = cpu_seconds()
     rows = run(tenants, args)
     samples = batch_size * sum(len(steps) for steps in rows.values())
-    return {**rates(rows, batch_size), "cpu_ms_per_sample": 1e3 * (cpu_seconds() - before) / samples}
+    used_ms = 1e3 * (cpu_seconds() - before)
+    return {**rates(rows, batch_size), "cpu_ms_per_sample": used_ms / samples}
 
 
 def spread(values):
