@@ -1,28 +1,26 @@
 #include "runtime/worker/hosted_tenants.h"
 
-#include <utility>
-
 #include "graph/joining.h"
 #include "runtime/backends/tenant_resources.h"
 
 namespace primerl {
 
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  HostedEvents events) {
+                  WorkerCuts* cuts) {
   if (!plan.settings.tenant_limits.are_set()) return;
-  setup.make_tenant = [&services, joined = std::move(events.joined)](
+  setup.make_tenant = [&services, cuts](
                           const Plan& graph,
                           const TenantChange& change) -> Result<std::shared_ptr<const Tenant>> {
     ASSIGN_OR_RETURN(auto tenant, tenant_of_table(graph, change.table, change.slot, change.tenancy,
                                                   *graph.catalog));
-    if (services.worker_files().begin_tenant(*tenant)) joined(change.slot, change.tenancy);
+    const bool is_trained_here = services.worker_files().begin_tenant(*tenant);
+    if (is_trained_here && cuts != nullptr) cuts->tenant_joined(change.slot, change.tenancy);
     return tenant;
   };
   setup.tenant_resources = notify_resource;
-  setup.events.tenant_changed = [&services, has_left = std::move(events.left)](
-                                    const TenantChange& change, const Status&) {
+  setup.events.tenant_changed = [&services, cuts](const TenantChange& change, const Status&) {
     if (change.kind != TenantChange::Kind::kLeave) return;
-    has_left(change.slot, change.tenancy);
+    if (cuts != nullptr) cuts->tenant_left(change.slot, change.tenancy);
     Tenant left;
     left.name = change.name;
     left.slot = change.slot;

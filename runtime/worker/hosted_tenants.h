@@ -3,21 +3,15 @@
 #pragma once
 
 #include "runtime/exec/caf_executor.h"
+#include "runtime/worker/worker_cuts.h"
 #include "runtime/worker/worker_services.h"
 
 namespace primerl {
 
-/// Called on every group's thread.
-struct HostedEvents {
-  /// A learner of this process is about to train the tenant.
-  std::function<void(TenantSlot slot, uint32_t tenancy)> joined;
-  /// The tenant has left in all groups of this process.
-  std::function<void(TenantSlot slot, uint32_t tenancy)> left;
-};
-
-/// Adds this to `setup`. A graph without slots is left as it is. `services` must stay valid while
-/// the executor exists; it is used on every group's thread.
+/// Adds this to `setup`. A graph without slots is left as it is. `services` and `cuts` must stay
+/// valid while the executor exists; they are used on every group's thread. `cuts` hears of tenants
+/// that join and leave; null: the process makes none.
 void host_tenants(const Plan& plan, CafExecutorSetup& setup, WorkerServices& services,
-                  HostedEvents events);
+                  WorkerCuts* cuts);
 
 }  // namespace primerl

@@ -345,15 +345,7 @@ RunEnded WorkerHost::execute(WorkerServices& process_services,
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
   setup.cuts = cuts_.get();
-  host_tenants(*plan_, setup, process_services,
-               {.joined =
-                    [this](TenantSlot slot, uint32_t tenancy) {
-                      if (cuts_ != nullptr) cuts_->tenant_joined(slot, tenancy);
-                    },
-                .left =
-                    [this](TenantSlot slot, uint32_t tenancy) {
-                      if (cuts_ != nullptr) cuts_->tenant_left(slot, tenancy);
-                    }});
+  host_tenants(*plan_, setup, process_services, cuts_.get());
   RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   member_ = &member;
