@@ -5,6 +5,8 @@ scale        one tenant with a batch of 8 * N rollouts against N tenants with a 
              samples that trained a second, and learner seconds a token. The work is the same, so
              the bound is 1 of the samples and 1 of the seconds; what is lost is a learner's cost of
              a pass (as many as tenants that are not ready together) and rows of N adapters.
+             Both have as many rollouts in flight. `cpu_ratio` compares processor time for each
+             sample, the start included: it says what is lost also on a loaded machine.
 neighbours   eight tenants alike, which all want more than there is, so that each gets the eighth
              that it is promised; then the same with a trouble, and the step time of the others in
              both. They are promised the same eighth, so the bound is 1. --trouble flood: one has
@@ -18,7 +20,7 @@ with the trouble stands between two that are equal, without it: it is compared w
 ratio of the trouble within the spread of alike_again as no finding, in either direction. The 99th
 of 100 of so few steps is nearly the longest one; the 90th is beside it.
 
-    python3 bench/demo/tenants.py scale --tenants 16 --rounds 3
+    python3 bench/demo/tenants.py scale --tenants 64 --rounds 3
     python3 bench/demo/tenants.py neighbours --rounds 3 --trouble both
 
 Prints one JSON object with medians and spread. Leave the machine idle meanwhile.
@@ -26,6 +28,7 @@ Prints one JSON object with medians and spread. Leave the machine idle meanwhile
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -86,6 +89,18 @@ def rates(rows, batch_size):
             "tokens_per_s": sum(row["progress/tokens"] for row in inside) / (end - begin)}
 
 
+def measured(tenants, args, batch_size):
+    """rates() of a run, and its processor time for each sample that trained."""
+    def cpu_seconds():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+    before = cpu_seconds()
+    rows = run(tenants, args)
+    samples = batch_size * sum(len(steps) for steps in rows.values())
+    used_ms = 1e3 * (cpu_seconds() - before)
+    return {**rates(rows, batch_size), "cpu_ms_per_sample": used_ms / samples}
+
+
 def spread(values):
     return {"median": round(statistics.median(values), 4), "min": round(min(values), 4),
             "max": round(max(values), 4), "runs": len(values)}
@@ -102,13 +117,15 @@ def scale(args):
                           "inflight": 16 * args.tenants // count} for i in range(count)}
     one, many = [], []
     for _ in range(args.rounds):
-        one.append(rates(run(tenants(1), args), 8 * args.tenants))
-        many.append(rates(run(tenants(args.tenants), args), 8))
+        one.append(measured(tenants(1), args, 8 * args.tenants))
+        many.append(measured(tenants(args.tenants), args, 8))
     pairs = list(zip(one, many))
     return {"tenants": args.tenants, "one": summary(one), "many": summary(many),
             "samples_ratio": spread([b["samples_per_s"] / a["samples_per_s"] for a, b in pairs]),
             "learner_ratio": spread([b["learner_us_per_token"] / a["learner_us_per_token"]
-                                     for a, b in pairs])}
+                                     for a, b in pairs]),
+            "cpu_ratio": spread([b["cpu_ms_per_sample"] / a["cpu_ms_per_sample"]
+                                 for a, b in pairs])}
 
 
 def neighbours(args):

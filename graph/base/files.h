@@ -96,9 +96,9 @@ struct MappedFile {
 /// For reading. The file must not be truncated while it is mapped.
 Result<MappedFile> map_file(const std::filesystem::path& file);
 
-/// Writes the parts, one after the other, to a file that no folder lists, and maps it. `folder` only
-/// chooses the file system. The file ends with its last mapping, also when the process is killed.
-/// Not synced. Without parts, or if all are empty, there is no file.
+/// Writes the parts, one after the other, to a file that no folder lists, and maps it. `folder`
+/// only chooses the file system. The file ends with its last mapping, also when the process is
+/// killed. Not synced. Without parts, or if all are empty, there is no file.
 Result<MappedFile> write_unnamed_file(const std::filesystem::path& folder,
                                       std::span<const std::span<const std::byte>> parts);
 /// Asks the system to read bytes of a MappedFile from the disk now. It does not wait for them.

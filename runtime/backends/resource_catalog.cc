@@ -17,6 +17,7 @@
 #include "kernels/train/optimizer.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/idle_options.h"
+#include "runtime/backends/numerics_docs.h"
 #include "runtime/backends/outside_backend.h"
 #include "runtime/backends/tenant_options.h"
 #include "runtime/backends/training_options.h"
@@ -83,16 +84,6 @@ OptionsOf<S> learner_options() {
       .field("threads", field_of<S>(&LearnerOptions::threads), at_least(0),
              "compute threads; 0 = its share of the process's cores");
 }
-
-constexpr const char* kNumericsDoc =
-    "\"invariant\": matmuls that give engine and learner equal bits; \"fast\": the vendor's, or "
-    "our own where they are faster";
-constexpr const char* kProductsDoc =
-    "numbers that the layers' matmuls read: those of \"dtype\"; \"bf16\", on the CPU only, also in "
-    "the head, summed in float32 with equal bits on every processor, fast where it has AMX; or "
-    "\"fp8\", e4m3 with a scale for each 128 activations and each 128 x 128 weights; on the CPU "
-    "rounded and computed in float32, on a Hopper device as codes; router and norms are not "
-    "changed, and with \"fp8\" embedding and head neither";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(

@@ -9,8 +9,8 @@
 /// the limit (apart_handler_limit) is abandoned, like a stuck thread.
 ///
 /// After every step it checks the bounds of all edges, the balance of the ledger and the number of
-/// messages in transit; in a plan with many links, after every nth step and at the end. A violation, or a failed CHECK, prints the seed and the command that
-/// repeats the run.
+/// messages in transit; in a plan with many links, after every nth step and at the end. A
+/// violation, or a failed CHECK, prints the seed and the command that repeats the run.
 ///
 /// With a ReplaySource the groups first make their recorded steps, in an order that the seed
 /// chooses. Hooks inject no faults then, and no time passes. Then the groups resume and the clock

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -130,6 +131,22 @@ TEST(ALargeFile, IsTheSameWithAndWithoutThePageCache) {
     }
   }
   const Status missing = read_in_pieces(folder.path() / "none", PageCache::kBypass, nullptr);
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+}
+
+TEST(AnUnnamedFile, HasItsPartsAndIsInNoFolder) {
+  const ScratchFolder folder;
+  const std::string one = some_bytes(5'000), two = some_bytes(3), all = one + two;
+  const std::vector<std::span<const std::byte>> parts = {
+      std::as_bytes(std::span(one)), {}, std::as_bytes(std::span(two))};
+  const MappedFile mapped = write_unnamed_file(folder.path(), parts).value();
+  EXPECT_TRUE(std::ranges::equal(mapped.bytes, std::as_bytes(std::span(all))));
+  read_ahead(mapped.bytes.subspan(4'097));
+  read_ahead({});
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  EXPECT_TRUE(write_unnamed_file(folder.path(), {}).value().bytes.empty());
+  const auto missing = write_unnamed_file(folder.path() / "none", parts);
+  ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
 }
 
