@@ -316,11 +316,4 @@ void Rollout::send_run_ends() {
           [&](std::vector<MemberName> part) { closed_.send({std::move(part)}, send_options()); });
 }
 
-/// Cached tokens of the prompt were not computed.
-void Rollout::charge_completion(MemberId member_id, const Completion& completion) {
-  const size_t num_prompt = member_at(member_id).trajectory.tokens.size();
-  const auto num_cached = static_cast<size_t>(std::max(completion.num_cached_tokens, 0));
-  charge(completion.tokens.size() + num_prompt - std::min(num_prompt, num_cached));
-}
-
 }  // namespace primerl
