@@ -363,7 +363,7 @@ class KilledServe : public ServedRun {
   /// The last step of each use of a name; every step is there once and in order.
   std::map<std::string, int64_t> expect_no_gap() const {
     std::map<std::string, int64_t> last;
-    for (const Json& line : steps_of(folder_)) {
+    for (const Json& line : primerl::steps_of(folder_)) {
       int64_t& of_tenant = last[line.get_string("tenant").value()];
       EXPECT_EQ(*line.get_int("step"), of_tenant + 1) << line.get_string("tenant").value();
       of_tenant = *line.get_int("step");
