@@ -1,13 +1,13 @@
 #include "kernels/cuda/memory/weight_upload.h"
 
 #include <ATen/ops/empty.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 
 #include "graph/base/real_clock.h"
+#include "kernels/cuda/device/device.h"
 
 namespace primerl {
 namespace {
@@ -19,14 +19,6 @@ constexpr auto kUploadPoll = std::chrono::microseconds(20);  // a part takes 300
 at::ScalarType type_of(DataType type) {
   if (type == DataType::kBF16) return at::kBFloat16;
   return type == DataType::kF16 ? at::kHalf : at::kFloat;  // match_tensors() accepts no other type
-}
-
-bool is_pinned(const void* memory) {
-  cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, memory) == cudaSuccess)
-    return attributes.type == cudaMemoryTypeHost;
-  static_cast<void>(cudaGetLastError());  // so that no later call reports it
-  return false;
 }
 
 }  // namespace
