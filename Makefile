@@ -24,7 +24,8 @@ export CCACHE_NOHASHDIR := 1
 # Where `make install` puts programs, headers and libraries.
 PREFIX ?= /usr/local
 
-.PHONY: help setup setup-tests setup-soak build install demo test soak bench format docs asan tsan clean
+.PHONY: help setup setup-tests setup-soak build install demo test soak bench format docs asan tsan \
+        cuda-check clean
 
 help:
 	@echo "make demo     train the example model in $(GRAPH), about a minute"
@@ -38,6 +39,7 @@ help:
 	@echo "make setup    only install what is missing: Debian packages, PyTorch into .venv"
 	@echo "make asan     units and simulations, AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     units and simulations, ThreadSanitizer"
+	@echo "make cuda-check  compile the CUDA code on a machine without a CUDA device"
 	@echo "make clean    remove the build folders (.venv stays)"
 
 setup:
@@ -54,6 +56,9 @@ build: setup
 
 install: build
 	cmake --install build --prefix $(PREFIX)
+
+cuda-check: setup
+	@scripts/check_cuda.sh
 
 demo: build
 	build/bin/primerl-graph run $(GRAPH) $(RUN_ARGS)

@@ -2,9 +2,11 @@
 // or some layers of Qwen3-30B-A3B.
 //
 //   cuda_learner_bench FOLDER [16k [fp8]]        FOLDER: gets the model; its weights are random
-//   cuda_learner_bench FOLDER mixture LAYERS     the same of LAYERS layers of Qwen3-30B-A3B
+//   cuda_learner_bench FOLDER mixture LAYERS [fp8]   the same of LAYERS layers of Qwen3-30B-A3B
+//   cuda_learner_bench FOLDER 8b LAYERS [fp8]        the same of LAYERS layers of Qwen3-8B
 //
-// 16k: only 16,384 tokens, as one row and as 16; fp8: GEMMs of layers use FP8.
+// 16k: only 16,384 tokens, as one row and as 16; fp8: GEMMs of layers use FP8. The vocabulary of
+// the layers of larger models is small, so that the head takes no time.
 //
 // Bounds for one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies). GEMMs of 16k tokens, forward,
 // recomputation and backward, are 71 TFLOP: 90 ms. Causal attention of one row of 16k, forward and
@@ -48,13 +50,25 @@ void write_mixture(const fs::path& folder, const std::string& layers) {
   fs::create_directories(folder);
   std::ofstream(folder / "config.json")
       << R"({"architectures":["Qwen3MoeForCausalLM"],"model_type":"qwen3_moe",)"
-         R"("vocab_size":151936,"hidden_size":2048,"intermediate_size":6144,)"
+         R"("vocab_size":8192,"hidden_size":2048,"intermediate_size":6144,)"
          R"("num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"num_experts":128,)"
          R"("num_experts_per_tok":8,"moe_intermediate_size":768,"norm_topk_prob":true,)"
          R"("decoder_sparse_step":1,"mlp_only_layers":[],"max_position_embeddings":40960,)"
          R"("tie_word_embeddings":false,"rms_norm_eps":1e-6,"rope_theta":1000000,)"
          R"("hidden_act":"silu","attention_bias":false,"initializer_range":0.02,)"
-         R"("eos_token_id":151645,"dtype":"bfloat16","num_hidden_layers":)"
+         R"("eos_token_id":8191,"dtype":"bfloat16","num_hidden_layers":)"
+      << layers << "}";
+}
+
+void write_8b(const fs::path& folder, const std::string& layers) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json")
+      << R"({"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":8192,)"
+         R"("hidden_size":4096,"intermediate_size":12288,"num_attention_heads":32,)"
+         R"("num_key_value_heads":8,"head_dim":128,"max_position_embeddings":131072,)"
+         R"("tie_word_embeddings":true,"rms_norm_eps":1e-6,"rope_theta":1000000,)"
+         R"("hidden_act":"silu","attention_bias":false,"initializer_range":0.02,)"
+         R"("eos_token_id":8191,"dtype":"bfloat16","num_hidden_layers":)"
       << layers << "}";
 }
 
@@ -94,14 +108,14 @@ std::vector<WeightTensor> random_weights(const TensorTable& table) {
   return tensors;
 }
 
-TrainBatch random_rows(int32_t count, int32_t length) {
+TrainBatch random_rows(int32_t count, int32_t length, uint64_t vocabulary = 151000) {
   TrainBatch batch;
   for (int32_t i = 0; i < count; ++i) {
     TrainSample& sample = batch.samples.emplace_back();
     // The last token is predicted but is not an input.
     for (int32_t t = 0; t <= length; ++t) {
       const auto place = static_cast<uint64_t>(i) * 1000003 + static_cast<uint64_t>(t);
-      sample.tokens.push_back(static_cast<int32_t>(mix(3, place) % 151000));
+      sample.tokens.push_back(static_cast<int32_t>(mix(3, place) % vocabulary));
       sample.loss_mask.push_back(t > 0 ? 1 : 0);
       sample.logprobs.push_back(t > 0 ? -12.0F : 0.0F);
       sample.advantages.push_back(t > 0 ? (i % 2 == 0 ? 0.5F : -0.5F) : 0.0F);
@@ -159,8 +173,9 @@ std::vector<TrainBatch> shared_out(TrainBatch batch, uint32_t tenants) {
 }
 
 void measure(Learner& learner, const std::string& name, int32_t count, int32_t length, int steps,
-             uint32_t tenants = 1) {
-  const std::vector<TrainBatch> batches = shared_out(random_rows(count, length), tenants);
+             uint32_t tenants = 1, uint64_t vocabulary = 151000) {
+  const std::vector<TrainBatch> batches =
+      shared_out(random_rows(count, length, vocabulary), tenants);
   std::vector<const TrainBatch*> pointers;
   for (const auto& batch : batches) pointers.push_back(&batch);
   std::vector<double> seconds;
@@ -187,9 +202,15 @@ void measure(Learner& learner, const std::string& name, int32_t count, int32_t l
 }
 
 /// GEMMs of experts: 1.24 TFLOP per layer of 16k tokens, four times with recomputation, 8 ms at
-/// 0.65 PFLOP/s; gradients of experts are added to the fp32 ones in 1.5 ms.
-int run_mixture(const fs::path& folder, const std::string& layers) {
-  write_mixture(folder, layers);
+/// 0.65 PFLOP/s; gradients of experts are added to the fp32 ones in 1.5 ms. A layer of 8B: 6.3
+/// TFLOP, likewise four times, 32 ms at 0.79 PFLOP/s. With FP8 three of four are GEMMs of codes.
+/// The last row has eight micro-batches: what a step does once, its update and the codes of its
+/// weights, is then an eighth.
+int run_layers(const fs::path& folder, std::string_view shape, const std::string& layers) {
+  if (shape == "8b")
+    write_8b(folder, layers);
+  else
+    write_mixture(folder, layers);
   LearnerOptions options = options_of("keep_attention");
   options.dtype = "bfloat16";
   const TensorTable table(read_model_config(folder).value());
@@ -203,8 +224,10 @@ int run_mixture(const fs::path& folder, const std::string& layers) {
     // On disk they would need tens of GB.
     CHECK(learner->fill(random_weights(table)).ok(), "no weights");
   }
-  measure(*learner, "keep_attention", 16, 1024, 5);
-  measure(*learner, "keep_attention", 4, 4096, 5);
+  const std::string name = fmt::format("{} {}", shape, products_of_layers);
+  measure(*learner, name, 16, 1024, 7, 1, 8000);
+  measure(*learner, name, 4, 4096, 7, 1, 8000);
+  measure(*learner, name, 128, 1024, 5, 1, 8000);
   return 0;
 }
 
@@ -249,13 +272,16 @@ int run(const fs::path& folder, const std::string& part) {
 }  // namespace primerl::bench
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string_view(argv[2]) == "mixture")
-    return primerl::bench::run_mixture(argv[1], argv[3]);
-  const std::string part = argc >= 3 ? argv[2] : "", products = argc == 4 ? argv[3] : "fp8";
-  if (argc < 2 || argc > 4 || (!part.empty() && part != "16k") || products != "fp8") {
-    fmt::print(stderr, "usage: cuda_learner_bench FOLDER [16k [fp8] | mixture LAYERS]\n");
+  const std::vector<std::string> all(argv + std::min(argc, 1), argv + argc);
+  const bool is_fp8 = !all.empty() && all.back() == "fp8";
+  const size_t count = all.size() - (is_fp8 ? 1 : 0);
+  if (is_fp8) primerl::bench::products_of_layers = "fp8";
+  if (count == 3 && (all[1] == "mixture" || all[1] == "8b"))
+    return primerl::bench::run_layers(all[0], all[1], all[2]);
+  const std::string part = count >= 2 ? all[1] : "";
+  if (count < 1 || count > 2 || (!part.empty() && part != "16k") || (is_fp8 && count == 1)) {
+    fmt::print(stderr, "usage: cuda_learner_bench FOLDER [16k [fp8] | mixture|8b LAYERS [fp8]]\n");
     return 2;
   }
-  if (argc == 4) primerl::bench::products_of_layers = products;
-  return primerl::bench::run(argv[1], part);
+  return primerl::bench::run(all[0], part);
 }

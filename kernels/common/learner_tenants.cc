@@ -19,7 +19,6 @@ Result<size_t> LearnerCore::check_begins(const AdapterTraining& tenant) const {
     return error(Code::kExists, "this learner already has an adapter of tenant {}", tenant.tenant)
         .note("end the tenant first");
   RETURN_IF_ERROR(validate(tenant.adapter));
-  RETURN_IF_ERROR(check_targets_on(options_.device, tenant.adapter.targets));
   if (tenant.adapter.rank > largest_.rank)
     return error(Code::kInvalid, "an adapter of rank {} is larger than the {} of this learner",
                  tenant.adapter.rank, largest_.rank)

@@ -41,7 +41,6 @@ Status check_adapters(const LearnerOptions& options, std::span<const AdapterTrai
         return error(Code::kInvalid, "tenant {} has two adapters in one learner", tenant)
             .note("a tenant trains one adapter");
     Status valid = validate(adapter);
-    if (valid.ok()) valid = check_targets_on(options.device, adapter.targets);
     if (valid.ok() && !is_free) valid = check_rules(rules);
     if (!valid.ok()) return Error(valid.error()).while_doing(fmt::format("tenant {}", tenant));
   }

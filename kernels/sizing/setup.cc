@@ -34,7 +34,6 @@ Status check_numbers(const Options& options, std::string_view what) {
 
 Status check_engine_setup(const EngineOptions& options, const ModelConfig& config) {
   RETURN_IF_ERROR(check_numbers(options, "an engine"));
-  RETURN_IF_ERROR(check_targets_on(options.device, options.adapter_targets));
   if (options.max_sequence_tokens > config.max_positions)
     return error(Code::kInvalid, "'max_sequence_tokens' {} is beyond the {} positions of the model",
                  options.max_sequence_tokens, config.max_positions);

@@ -80,15 +80,6 @@ std::vector<std::string> named_targets(const AdapterConfig& config) {
   return {names.begin(), names.end()};
 }
 
-Status check_targets_on(std::string_view device, const std::vector<std::string>& targets) {
-  if (device == "cpu" || !targets_head(targets)) return ok();
-  return error(Code::kUnavailable, "adapters on '{}' are computed on the CPU only, not on {}",
-               kHeadTarget, device)
-      .note(fmt::format("leave '{}' out of the adapter's 'targets', or run engine and learner on "
-                        "\"cpu\"",
-                        kHeadTarget));
-}
-
 double scaling_of(const AdapterConfig& config) {
   return config.alpha / (config.is_rank_stabilized ? std::sqrt(config.rank) : config.rank);
 }

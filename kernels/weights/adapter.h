@@ -53,8 +53,6 @@ std::vector<std::string> named_targets(const AdapterConfig& config);
 inline bool targets_head(const std::vector<std::string>& targets) {
   return std::ranges::find(targets, kHeadTarget) != targets.end();
 }
-/// Why adapters with these targets are not computed on `device` ("cpu", "cuda:0"); ok if they are.
-Status check_targets_on(std::string_view device, const std::vector<std::string>& targets);
 
 /// alpha / rank, or alpha / sqrt(rank) if it is rank-stabilized (peft/tuners/lora/layer.py,
 /// LoraLayer.update_layer).

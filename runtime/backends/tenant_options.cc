@@ -158,13 +158,6 @@ AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed) {
   return config;
 }
 
-Status check_targets_on(std::string_view device, std::span<const Tenant> tenants) {
-  for (const Tenant& tenant : tenants)
-    if (tenant.adapter.is_there())
-      RETURN_IF_ERROR(check_targets_on(device, tenant.adapter.targets));
-  return ok();
-}
-
 AdapterTraining adapter_training_of(const Tenant& tenant, uint64_t seed,
                                     const LearnerOptions& options) {
   return {.tenant = tenant.slot,

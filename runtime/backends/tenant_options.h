@@ -31,9 +31,6 @@ Status check_tenant_of(const void* options, const Tenant& tenant) {
   return check_tenant(*static_cast<const S*>(options), tenant);
 }
 
-/// Why an engine or a learner on `device` cannot compute the adapters of the tenants.
-Status check_targets_on(std::string_view device, std::span<const Tenant> tenants);
-
 /// The tenant's adapter, which must exist; `seed` is the graph's.
 AdapterConfig adapter_of(const Tenant& tenant, uint64_t seed);
 

@@ -214,7 +214,7 @@ TEST_F(AModelFolder, OnACudaDeviceHasNoBf16ProductsOfTheCpu) {
                                  "is \"bf16\", which an engine on cuda:0 does not have"));
 }
 
-TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumericsAndNoAdapterOnTheHead) {
+TEST_F(AModelFolder, OnACudaDeviceHasNoInvariantNumericsAndMayHaveAnAdapterOnTheHead) {
   std::ofstream(graph(), std::ios::app) << R"(
 [tenant.main.adapter]
 rank = 4
@@ -228,9 +228,7 @@ targets = ["q_proj", "lm_head"]
   EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: 'numerics' "
                                  "is \"invariant\", which an engine on cuda:0 does not support"));
   end = check({"--set", "resource.engine.numerics=fast"});
-  EXPECT_EQ(end.code, 2);
-  EXPECT_THAT(end.err, HasSubstr("error[G085]: resource 'engine' refuses its options: adapters on "
-                                 "'lm_head' are computed on the CPU only, not on cuda:0"));
+  EXPECT_THAT(end.err, Not(HasSubstr("lm_head")));
 }
 
 /// 5 TiB of keys and values.

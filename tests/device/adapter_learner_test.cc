@@ -47,10 +47,12 @@ TrainingRules rules_of(double lr) {
 std::vector<AdapterTraining> six_tenants() {
   std::vector<AdapterTraining> all = {
       {TenantSlot(0), {.rank = 4}, rules_of(1e-3)},
-      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "down_proj"}}, rules_of(2e-3)},
+      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "down_proj", "lm_head"}}, rules_of(2e-3)},
       {TenantSlot(2), {.rank = 9, .is_rank_stabilized = true}, rules_of(3e-3)},
       {TenantSlot(3), {.rank = 33, .alpha = 7}, rules_of(1e-3)},
-      {TenantSlot(4), {.rank = 16, .targets = {"v_proj", "o_proj", "gate_proj"}}, rules_of(1e-3)},
+      {TenantSlot(4),
+       {.rank = 16, .targets = {"v_proj", "o_proj", "gate_proj", "lm_head"}},
+       rules_of(1e-3)},
       {TenantSlot(5), {.rank = 8, .targets = {"up_proj", "k_proj"}}, rules_of(2e-3)}};
   all[2].rules.optimizer.max_norm = 0.01;
   all[2].rules.schedule.warmup_steps = 3;

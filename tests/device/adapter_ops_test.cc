@@ -40,9 +40,11 @@ std::vector<AdapterTile> many_tiles() {
 constexpr int64_t kSlots = 5;
 
 Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& tiles,
-             const Floats& slots, const Floats& x, const Floats& before) {
-  const Buffer on_slots(type, slots), on_x(type, x), y(type, before), on_tiles(tiles);
+             const Floats& slots, const Floats& x, const Floats& before, bool has_fp32_y = false) {
+  const Type type_of_y = has_fp32_y ? Type::kFloat32 : type;
+  const Buffer on_slots(type, slots), on_x(type, x), y(type_of_y, before), on_tiles(tiles);
   AddAdaptersArgs args = linear.args(type);
+  args.has_fp32_y = has_fp32_y;
   args.num_tiles = std::ssize(tiles);
   args.tiles = on_tiles.as<AdapterTile>();
   args.slots = on_slots.get();
@@ -52,7 +54,7 @@ Floats added(const Linear& linear, Type type, const std::vector<AdapterTile>& ti
   const Buffer workspace(Floats(static_cast<size_t>(adapters_workspace(args) + 1), NAN));
   args.workspace = workspace.as<float>();
   expect_one_answer([&](Stream stream) { return add_adapters(args, stream); }, {&y});
-  return y.floats(type);
+  return y.floats(type_of_y);
 }
 
 TEST(CudaAdapters, AddWhatTheHostAdds) {
@@ -68,6 +70,20 @@ TEST(CudaAdapters, AddWhatTheHostAdds) {
       expect_near(added(linear, type, many_tiles(), slots, x, before),
                   wanted_of_tiles(linear.args(type), many_tiles(), slots, x, before),
                   cuda_test::tolerance_of(type, 1e-4), "y");
+    }
+}
+
+TEST(CudaAdapters, AddToLogitsInFp32) {
+  for (const Type type : {Type::kFloat32, Type::kBfloat16})
+    for (const Linear& linear : {Linear{8, {61}}, Linear{1024, {1040}}}) {
+      SCOPED_TRACE(::testing::Message() << linear.terms << " terms, " << cuda_test::name_of(type));
+      const Floats x = rounded(type, random_floats(kRows * linear.terms, 1));
+      const Floats before = random_floats(kRows * linear.columns(), 2);
+      const Floats slots = rounded(type, random_floats(kSlots * linear.slot_stride(), 3, 0.1));
+      // In bf16 u has two halves of 16 bits, or one: 2^-8 of terms of about 1.
+      expect_near(added(linear, type, many_tiles(), slots, x, before, true),
+                  wanted_of_tiles(linear.args(type), many_tiles(), slots, x, before),
+                  {type == Type::kFloat32 ? 1e-4 : 2e-3, 1e-4}, "y");
     }
 }
 

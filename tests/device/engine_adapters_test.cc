@@ -30,15 +30,17 @@ constexpr uint32_t kTenants = 5;
 /// Ranks 4 to 64, with different targets.
 std::vector<AdapterTraining> tenants() {
   return {{TenantSlot(0), {.rank = 4, .alpha = 8}},
-          {TenantSlot(1), {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}}},
+          {TenantSlot(1),
+           {.rank = 64, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj", "lm_head"}}},
           {TenantSlot(2), {.rank = 16, .alpha = 8, .is_rank_stabilized = true}},
-          {TenantSlot(3), {.rank = 7, .alpha = 9, .targets = {"up_proj", "o_proj"}}},
+          {TenantSlot(3), {.rank = 7, .alpha = 9, .targets = {"up_proj", "o_proj", "lm_head"}}},
           {TenantSlot(4), {.rank = 24, .targets = {"k_proj", "gate_proj"}}}};
 }
 
 EngineOptions with_slots(const std::string& device, int32_t slots = kTenants) {
   EngineOptions options = device_test::options_on(device);
   options.adapter_slots = slots;
+  options.adapter_targets = {"all-linear", "lm_head"};
   options.adapters_max = std::max<int32_t>(slots, kTenants);
   return options;
 }
@@ -85,6 +87,49 @@ TEST_P(CudaAdapterEngine, RowsOfAMixedBatchAreTheCpus) {
   const Ends got = run_all(*device_engine, of_all_tenants());
   expect_alike(got, run_all(*cpu, of_all_tenants()));
   EXPECT_TRUE(device_engine->manifest().empty());
+}
+
+/// The tiny model's head is its embedding; this one has its own.
+TEST(CudaAdapterEngineHead, OfItsOwnHasTheCpusRows) {
+  const auto folder = testing::make_folder({.model_type = "llama", .head_dim = 64});
+  const auto learner = testing::make_adapter_learner(folder, tenants());
+  Snapshots adapters;
+  for (uint32_t tenant = 0; tenant < kTenants; ++tenant)
+    adapters.push_back(testing::adapter_of(*learner, TenantSlot(tenant), 1));
+  auto device_engine = made(with_slots("cuda:0"), folder, adapters);
+  auto cpu = made(with_slots("cpu"), folder, adapters);
+  const Ends got = run_all(*device_engine, of_all_tenants());
+  expect_alike(got, run_all(*cpu, of_all_tenants()));
+}
+
+/// A client's moving key and sixteen snapshots, each with a slot, and one key after another that
+/// takes the place of a dropped one.
+TEST_P(CudaAdapterEngine, SnapshotsOfATenantEachHaveASlot) {
+  constexpr uint32_t kKeys = 17;
+  const WeightsKey moving{TenantSlot(2)};
+  Snapshots keys;
+  std::vector<SequenceRequest> requests;
+  for (uint32_t number = 0; number < kKeys; ++number) {
+    const WeightsKey key = number == 0 ? moving : snapshot_key(moving, number);
+    keys.push_back(with_key(*version_of(2, number + 1, 2), key));
+    for (uint64_t i = 0; i < 2; ++i) {
+      requests.push_back(request_of(2 * number + i, 12, 6, 1, 2));
+      requests.back().adapter = key.adapter;
+    }
+  }
+  auto device_engine = made(with_slots("cuda:0", kKeys), folder_, keys);
+  auto cpu = made(with_slots("cpu", kKeys), folder_, keys);
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
+  EXPECT_EQ(device_engine->state().num_adapter_evictions, 0U);
+  for (Engine* engine : {device_engine.get(), cpu.get()}) {
+    engine->drop(keys[5]->key);
+    apply(*engine, *with_key(*version_of(2, 40, 2), snapshot_key(moving, 40)));
+  }
+  for (auto& one : requests) {
+    one.salt = "main:2";
+    if (one.adapter == keys[5]->key.adapter) one.adapter = snapshot_key(moving, 40).adapter;
+  }
+  expect_alike(run_all(*device_engine, requests), run_all(*cpu, requests));
 }
 
 TEST_P(CudaAdapterEngine, SoAreThoseOfLongPrompts) {

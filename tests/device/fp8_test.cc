@@ -1,6 +1,7 @@
 // GEMMs in FP8 on a CUDA device: the GEMM itself compared with sums in double of exactly the values
 // of its codes; engine and learner compared with bf16's, and with each other.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -113,6 +114,57 @@ TEST(CudaFp8Gemm, IsThatOfTheNumbersItsCodesStandFor) {
       fp8_gemm(rows, on_cuda(dy, rows, columns), fp8.backward, dx, stream);
       expect_gemm(dx, coded(dy, rows, columns, 1), transposed, rows, columns);
     }
+}
+
+/// Groups of no row, of a few, of whole tiles and of more; with an even number of column tiles,
+/// whose blocks share rows, and with an odd one. Rows come from others, as those of experts.
+TEST(CudaFp8GroupedGemm, IsThatOfTheNumbersItsCodesStandFor) {
+  const CudaStream stream(0);
+  const CudaStream::Use use(stream);
+  const std::vector<int32_t> sizes = {0, 5, 128, 0, 300, 1};
+  const auto groups = static_cast<int64_t>(sizes.size());
+  std::vector<int32_t> ends, sources;
+  for (const int32_t size : sizes) ends.push_back((ends.empty() ? 0 : ends.back()) + size);
+  const int64_t rows = ends.back();
+  for (int32_t i = 0; i < rows; ++i) sources.push_back(i * 7 % 100);
+  const at::Tensor on_ends = stream.ints(ends), on_sources = stream.ints(sources);
+  for (const auto& [columns, terms] : {std::pair(256, 128), std::pair(384, 640)}) {
+    SCOPED_TRACE(::testing::Message() << columns << " columns of " << terms << " terms");
+    const Floats x = varied(100, terms, 1), weight = varied(groups * columns, terms, 2);
+    Fp8Weights all;
+    const at::Tensor matrices =
+        on_cuda(weight, groups * columns, terms).view({groups, columns, terms});
+    const auto experts = all.add_experts(matrices, true);
+    ASSERT_TRUE(all.quantise_all(stream).ok());
+    const auto codes = quantised_rows(rows, on_cuda(x, 100, terms), stream,
+                                      on_sources.const_data_ptr<int32_t>());
+    const at::Tensor y = grouped_fp8(codes, *experts, on_ends, false, stream);
+    EXPECT_TRUE(at::equal(y, grouped_fp8(codes, *experts, on_ends, false, stream)));
+    const Floats dy = varied(rows, columns, 3);
+    const at::Tensor dx = grouped_fp8(quantised_rows(rows, on_cuda(dy, rows, columns), stream),
+                                      *experts, on_ends, true, stream);
+    const Floats of_x = coded(x, 100, terms, 1), of_dy = coded(dy, rows, columns, 1);
+    const Floats numbers = coded(weight, groups * columns, terms, 128);
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t count = sizes[static_cast<size_t>(group)];
+      if (count == 0) continue;
+      SCOPED_TRACE(group);
+      const int64_t first = ends[static_cast<size_t>(group)] - count;
+      Floats left, transposed;
+      for (int64_t row = first; row < first + count; ++row) {
+        const auto* from = of_x.data() + sources[static_cast<size_t>(row)] * terms;
+        left.insert(left.end(), from, from + terms);
+      }
+      const Floats matrix(numbers.begin() + group * columns * terms,
+                          numbers.begin() + (group + 1) * columns * terms);
+      expect_gemm(y.narrow(0, first, count), left, matrix, count, terms);
+      for (int64_t t = 0; t < terms; ++t)
+        for (int64_t column = 0; column < columns; ++column)
+          transposed.push_back(matrix[static_cast<size_t>(column * terms + t)]);
+      const Floats some(of_dy.begin() + first * columns, of_dy.begin() + (first + count) * columns);
+      expect_gemm(dx.narrow(0, first, count), some, transposed, count, columns);
+    }
+  }
 }
 
 /// The bf16 numbers nearest to `values`, as floats.

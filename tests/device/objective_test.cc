@@ -66,6 +66,54 @@ TEST_P(ObjectiveOnCuda, IsThatOfTheCpu) {
   EXPECT_GT(report->grad_norm, 0);
 }
 
+/// The k likeliest tokens of a teacher; the last is one that the model lacks.
+void add_teacher(size_t k, TrainSample& sample) {
+  constexpr int32_t kVocabulary = 61;
+  for (size_t at = 0; at < sample.tokens.size(); ++at) {
+    if (sample.loss_mask[at] == 0) continue;
+    for (size_t i = 0; i < k; ++i) {
+      const auto number = static_cast<int32_t>(i);
+      const int32_t token = (static_cast<int32_t>(at) * 11 + number * 17) % kVocabulary;
+      sample.top_tokens.push_back(i + 1 == k && k < 20 ? kVocabulary + 3 : token);
+      sample.top_logprobs.push_back(-1.5F - 0.35F * static_cast<float>(i));
+    }
+  }
+}
+
+/// The rest of a teacher of all tokens but one has little probability.
+TEST(TopKObjectiveOnCuda, IsThatOfTheCpu) {
+  const auto folder = testing::make_folder({.deviation = 0.1});
+  for (const double beta : {0.0, 0.4, 1.0})
+    for (const size_t k : {size_t{1}, size_t{6}, size_t{24}}) {
+      SCOPED_TRACE(::testing::Message() << "beta " << beta << ", " << k << " tokens");
+      AdapterTraining training = objective_training("gkd");
+      training.rules.loss.jsd_beta = beta;
+      LearnerOptions host = testing::options_of("float32");
+      host.device = "cpu";
+      host.dtype = "auto";
+      host.numerics = "invariant";
+      auto want = objective_learner(folder, training, host);
+      auto got = objective_learner(folder, training, testing::options_of("float32"));
+      TrainBatch batch = testing::mixed_batch();
+      batch.tenant = kTrained;
+      batch.loss = LossKind::kTopK;
+      for (auto& sample : batch.samples) {
+        sample.kept = Blob();
+        sample.top_tokens.clear();
+        add_teacher(k, sample);
+      }
+      const auto expected = want->step(batch, testing::never);
+      const auto report = got->step(batch, testing::never);
+      ASSERT_TRUE(expected.ok()) << expected.error().text();
+      ASSERT_TRUE(report.ok()) << report.error().text();
+      EXPECT_NEAR(report->loss, expected->loss, 1e-4 * (1 + std::abs(expected->loss)));
+      EXPECT_NEAR(report->measures.teacher_kl, expected->measures.teacher_kl, 1e-3);
+      EXPECT_NEAR(report->measures.teacher_mass, expected->measures.teacher_mass, 1e-5);
+      EXPECT_LT(testing::distance_of(got->gradients(kTrained), want->gradients(kTrained)), 0.01);
+      EXPECT_TRUE(report->grad_norm > 0 || k == 1) << "a teacher of no known token teaches nothing";
+    }
+}
+
 std::vector<std::string> objectives_of_rollouts() {
   std::vector<std::string> names;
   for (const auto& spec : objectives())

@@ -38,16 +38,6 @@ std::vector<float> head_numbers(const AdapterTable& table) {
   return numbers;
 }
 
-TEST(AdapterOnTheHead, IsComputedOnTheCpu) {
-  const std::vector<std::string> with_head = {"q_proj", "lm_head"};
-  EXPECT_EQ(fault_of_head(check_targets_on("cpu", with_head)), "");
-  EXPECT_EQ(fault_of_head(check_targets_on("cuda:0", {"all-linear"})), "");
-  const auto refused = fault_of_head(check_targets_on("cuda:1", with_head));
-  EXPECT_THAT(refused, HasSubstr("adapters on 'lm_head' are computed on the CPU only, not on "
-                                 "cuda:1"));
-  EXPECT_THAT(refused, HasSubstr("leave 'lm_head' out of the adapter's 'targets'"));
-}
-
 TEST(AdapterOnTheHead, IsThereIfItIsNamed) {
   for (const auto& [config, matrix] :
        {std::pair(head_model(false), "head"), std::pair(head_model(true), "embedding")}) {

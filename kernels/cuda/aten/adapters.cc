@@ -68,7 +68,8 @@ Outcome add_adapters(const AddAdaptersArgs& args, Stream stream) {
   if (args.num_tiles == 0 || args.num_parts == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
-  const at::Tensor y = on.of(args.type, args.y, {kAnyRows, args.columns});
+  const Type type = args.has_fp32_y ? Type::kFloat32 : args.type;
+  const at::Tensor y = on.of(type, args.y, {kAnyRows, args.columns});
   for_adapted(on, args, [&](const AdapterTile& tile, const AdapterPart& part, int32_t) {
     const at::Tensor to = y.narrow(0, tile.first, tile.rows).narrow(1, part.column, part.columns);
     to.copy_(wide(to) + expanded(on, args, tile, part, shrunk(on, args, tile, part)));

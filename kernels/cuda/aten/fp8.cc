@@ -28,7 +28,10 @@ Outcome quantise_rows(const QuantiseRowsArgs& args, Stream stream) {
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
   const OnStream on(stream);
   const int64_t blocks = args.width / kFp8Block, all_blocks = args.code_stride / kFp8Block;
-  const at::Tensor x = on.of(args.type, args.x, {args.rows, blocks, kFp8Block});
+  const int64_t num_sources = args.sources == nullptr ? args.rows : kAnyRows;
+  const at::Tensor all = on.of(args.type, args.x, {num_sources, blocks, kFp8Block});
+  const at::Tensor x =
+      args.sources == nullptr ? all : all.index_select(0, on.ints(args.sources, {args.rows}));
   const at::Tensor codes = on.bytes(args.codes, args.rows * args.code_stride)
                                .view(at::kFloat8_e4m3fn)
                                .view({args.rows, all_blocks, kFp8Block});
@@ -73,6 +76,13 @@ Outcome quantise_blocks(const QuantiseBlocksArgs& args, Stream stream) {
     write(args.transposed_codes, args.transposed_code_stride, args.transposed_scales,
           args.transposed_scale_stride, bytes.t(), scales.t());
   return {};
+}
+
+/// Mixtures read rounded numbers instead (kernels/cuda/layers/fp8.h).
+Outcome grouped_fp8_gemm(const GroupedFp8Args& args, Stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args); fault != nullptr) return {fault};
+  return {"grouped FP8 GEMMs need a build with nvcc"};
 }
 
 }  // namespace primerl::cuda

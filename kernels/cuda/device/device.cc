@@ -69,4 +69,12 @@ Result<CudaDeviceFacts> cuda_device_facts(int32_t device_index) {
   return facts;
 }
 
+bool is_pinned(const void* memory) {
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) == cudaSuccess)
+    return attributes.type == cudaMemoryTypeHost;
+  static_cast<void>(cudaGetLastError());  // so that no later call reports it
+  return false;
+}
+
 }  // namespace primerl

@@ -16,5 +16,7 @@ std::string why_no_cuda_device(std::string_view device);
 
 /// The facts of a CUDA device for which why_no_cuda_device() is "".
 Result<CudaDeviceFacts> cuda_device_facts(int32_t device_index);
+/// Whether a device copies from this memory of the host directly.
+bool is_pinned(const void* memory);
 
 }  // namespace primerl

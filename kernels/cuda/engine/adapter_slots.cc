@@ -332,6 +332,25 @@ void CudaAdapterSlots::begin_step(const RowBatch& batch, int64_t tile_rows) {
   }
 }
 
+std::vector<cuda::AdapterTile> CudaAdapterSlots::tiles_of(const RowBatch& batch,
+                                                          std::span<const int32_t> rows) const {
+  std::vector<cuda::AdapterTile> tiles;
+  int32_t last = -1;  // slot of the last tile
+  for (int32_t i = 0; std::cmp_less(i, rows.size()); ++i) {
+    const auto after = std::ranges::upper_bound(batch.spans, rows[static_cast<size_t>(i)], {},
+                                                &RowSpan::query_begin);
+    const int32_t slot = std::prev(after)->adapter;
+    const bool has_one = slot >= 0 && slots_[static_cast<size_t>(slot)].rank > 0;
+    if (has_one && (slot != last || tiles.back().rows == cuda::kAdapterTileRows)) {
+      const LoadedAdapter& loaded = slots_[static_cast<size_t>(slot)];
+      tiles.push_back({i, 0, loaded.buffer_index, loaded.rank, loaded.targets, loaded.scaling});
+    }
+    if (has_one) ++tiles.back().rows;
+    last = has_one ? slot : -1;
+  }
+  return tiles;
+}
+
 void CudaAdapterSlots::cover(int64_t rows) {
   std::vector<cuda::AdapterTile> all;
   int64_t next = 0;
@@ -360,6 +379,13 @@ Status CudaAdapterSlots::add(const Linear& linear, const CudaAdapterRows& rows, 
   const at::Tensor workspace = at::empty({cuda::adapters_workspace(args)}, u_.options());
   args.workspace = workspace.mutable_data_ptr<float>();
   return launched(cuda::add_adapters(args, stream_.raw()), "add_adapters");
+}
+
+Status CudaAdapterSlots::add_to_logits(const Linear& linear, const CudaAdapterRows& rows,
+                                       const at::Tensor& x, const at::Tensor& logits) const {
+  Linear of_logits = linear;
+  of_logits.has_fp32_y = true;
+  return add(of_logits, rows, x, logits);
 }
 
 Result<cuda::LoraDelta> CudaAdapterSlots::lora_delta(const Linear& linear,

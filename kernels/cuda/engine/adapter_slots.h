@@ -99,6 +99,9 @@ class CudaAdapterSlots {
   void begin_step(const RowBatch& batch, int64_t tile_rows);
   /// Rows [0, rows) without a tile get tiles without an adapter.
   void cover(int64_t rows);
+  /// The tiles of some rows of the batch of begin_step(), in the order of `rows`: for the head.
+  std::vector<cuda::AdapterTile> tiles_of(const RowBatch& batch,
+                                          std::span<const int32_t> rows) const;
   const std::vector<cuda::AdapterTile>& tiles() const { return tiles_; }
   /// Adjacent rows of one adapter of the batch; empty if no adapter of the batch adds to experts.
   const std::vector<cuda::AdapterTile>& expert_runs() const { return expert_runs_; }
@@ -108,6 +111,9 @@ class CudaAdapterSlots {
   /// y += the LoRA delta of x, for the adapters of `rows`.
   Status add(const Linear& linear, const CudaAdapterRows& rows, const at::Tensor& x,
              const at::Tensor& y) const;
+  /// The same for y in fp32, whatever the type of weights: the logits of the head.
+  Status add_to_logits(const Linear& linear, const CudaAdapterRows& rows, const at::Tensor& x,
+                       const at::Tensor& logits) const;
   /// Records that x of the next lora_delta() is ready when the stream has finished its work so far.
   void mark_input() { stream_.record(x_is_there_); }
   /// The LoRA delta of x in a decode step, valid until the next lora_delta(). u is computed in

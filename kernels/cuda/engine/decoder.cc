@@ -63,7 +63,9 @@ CudaDecoder::CudaDecoder(const ModelConfig& config, const CudaWeights& weights,
       type_(weights.type()),
       embedding_(weights.data("embedding")),
       final_norm_(weights.data("final_norm")),
-      head_(weights.linear(config.is_tied ? "embedding" : "head")) {
+      head_(weights.linear(config.is_tied ? "embedding" : "head")),
+      on_head_(adapters == nullptr ? nullptr
+                                   : adapters->find(config.is_tied ? "embedding" : "head")) {
   if (config.moe.has_value()) mixture_.emplace(config, weights, adapters, stream, rows_max);
   const auto linear_of = [&](const std::string& name) -> Linear {
     return {weights.linear(name), adapters == nullptr ? nullptr : adapters->find(name)};
@@ -270,7 +272,7 @@ Status CudaDecoder::forward(const CudaStepRows& rows, const CudaKvCache& cache,
   return ok();
 }
 
-Status CudaDecoder::head(int64_t count, const int32_t* picked) {
+Status CudaDecoder::head(int64_t count, const int32_t* picked, const CudaAdapterRows& adapters) {
   const at::Tensor *x = &x_, *delta = &delta_;
   if (picked != nullptr) {
     for (const auto& [from, to] : {std::pair(&x_, &picked_x_), std::pair(&delta_, &picked_delta_)})
@@ -288,7 +290,9 @@ Status CudaDecoder::head(int64_t count, const int32_t* picked) {
   // The sum has its own buffer, so that rows of the pass can be selected again.
   RETURN_IF_ERROR(norm(count, *x, delta, final_norm_, picked_delta_, picked_normed_));
   // Logits rounded to bf16 would be off by their last bit, which is 0.06 near 16: these are fp32.
-  return multiply(count, picked_normed_, head_, logits_, stream_);
+  RETURN_IF_ERROR(multiply(count, picked_normed_, head_, logits_, stream_));
+  if (on_head_ == nullptr || !adapters.applies_adapters()) return ok();
+  return adapters_->add_to_logits(*on_head_, adapters, picked_normed_, logits_);
 }
 
 at::Tensor CudaDecoder::hidden(int64_t count) const {

@@ -77,8 +77,10 @@ class CudaDecoder {
   Status forward(const CudaStepRows& rows, const CudaKvCache& cache, const Attend& attend,
                  const Watch& watch = {});
   /// Logits of all `count` rows of the last pass, or of the rows in `picked` ([count] on the
-  /// device).
-  Status head(int64_t count, const int32_t* picked);
+  /// device). `adapters` are those of these rows.
+  Status head(int64_t count, const int32_t* picked, const CudaAdapterRows& adapters);
+  /// Whether an adapter may add to the head.
+  bool has_adapters_on_head() const { return on_head_ != nullptr; }
 
   /// The arguments of a layer's norm of queries and keys, RoPE and write to the cache; valid until
   /// the next GEMM of this decoder.
@@ -144,6 +146,7 @@ class CudaDecoder {
   const void* embedding_;
   const void* final_norm_;
   CudaLinear head_;
+  const CudaAdapterSlots::Linear* on_head_ = nullptr;  // null: no adapter can add to it
   at::Tensor cosine_, sine_;  // [positions, rotary_dim / 2] fp32
   // Rows.
   at::Tensor x_;           // the residual stream without the last delta

@@ -276,7 +276,7 @@ Status CudaEngine::launch(Step& step) {
   };
   const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
-    RETURN_IF_ERROR(decoder_.head(padded, nullptr));
+    RETURN_IF_ERROR(decoder_.head(padded, nullptr, adapters));
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
   const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept,
@@ -358,38 +358,6 @@ Status CudaEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) co
                describe());
 }
 
-/// Prompts may have more rows than the head can process at once.
-Status CudaEngine::score() {
-  std::span<const StepPlan::Score> left(step_.plan.scores);
-  while (!left.empty()) {
-    const auto some = left.first(std::min(left.size(), static_cast<size_t>(memory_.rows_max())));
-    const auto count = std::ssize(some);
-    for (size_t i = 0; i < some.size(); ++i) {
-      memory_.host().picked[i] = some[i].row;
-      memory_.host().labels[i] = some[i].token;
-    }
-    RETURN_IF_ERROR(memory_.upload());
-    RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
-    RETURN_IF_ERROR(memory_.score(count, decoder_.logits()));
-    RETURN_IF_ERROR(memory_.download(count, false));
-    RETURN_IF_ERROR(memory_.wait(memory_.buffer_index()));
-    const auto logprobs = memory_.logprobs(memory_.buffer_index());
-    for (size_t i = 0; i < some.size(); ++i)
-      scheduler_.accept(some[i], logprobs[i], top_on_host(some[i], static_cast<int64_t>(i)));
-    left = left.subspan(some.size());
-  }
-  return ok();
-}
-
-std::span<const TokenLogprob> CudaEngine::top_on_host(const StepPlan::Score& score, int64_t row) {
-  top_.resize(static_cast<size_t>(score.prefill->num_prompt_top));
-  if (top_.empty()) return top_;
-  const at::Tensor of_row = decoder_.logits().select(0, row).cpu();
-  sampler_.score({of_row.const_data_ptr<float>(), static_cast<size_t>(config_.vocab_size)},
-                 score.token, top_);
-  return top_;
-}
-
 Status CudaEngine::sample_mixed() {
   std::span<const StepPlan::Sample> left(step_.plan.samples);
   while (!left.empty()) {
@@ -404,7 +372,7 @@ Status CudaEngine::sample_mixed() {
       has_kept = has_kept || has_kept_sets(sequence.request.sampling);
     }
     RETURN_IF_ERROR(memory_.upload());
-    RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
+    RETURN_IF_ERROR(head_of_picked(count));
     RETURN_IF_ERROR(memory_.draw(count, decoder_.logits(), has_kept));
     RETURN_IF_ERROR(memory_.download(count, has_kept));
     RETURN_IF_ERROR(memory_.wait(memory_.buffer_index()));

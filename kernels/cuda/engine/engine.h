@@ -108,6 +108,15 @@ class CudaEngine final : public Engine {
   /// The rows of the first spans, which decode_attention() supports.
   DecodeRows decode_rows(int64_t count, int64_t keys_max);
   Status score();
+  Status head_of_picked(int64_t count);
+  /// The likeliest tokens of rows of logits, on the host; undefined tensors: none are wanted.
+  struct Likeliest {
+    at::Tensor logits, ids;  // [rows, at least the wanted number], falling
+    at::Tensor normalizers;  // [rows]
+  };
+  Likeliest likeliest(std::span<const StepPlan::Score> scores, const at::Tensor& normalizers) const;
+  std::span<const TokenLogprob> top_of(const StepPlan::Score& score, int64_t row,
+                                       const Likeliest& all);
   /// The likeliest tokens of a scored row; the row's logits are on the device.
   std::span<const TokenLogprob> top_on_host(const StepPlan::Score& score, int64_t row);
   Status sample_mixed();

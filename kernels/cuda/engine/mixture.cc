@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/common/router_shape.h"
 #include "kernels/cuda/layers/gemm.h"
@@ -79,8 +80,13 @@ EngineMixture::Layer EngineMixture::layer(const std::string& name) const {
 
 void EngineMixture::Layer::use_fp8(Fp8Weights& all) {
   is_fp8 = true;
-  for (at::Tensor* matrices : {&gate_up, &down})
-    *matrices = all.add_rounded(matrices->transpose(1, 2)).transpose(1, 2);
+  const bool has_codes = cuda::has_own_kernels();
+  for (const auto& [matrices, codes] :
+       {std::pair(&gate_up, &gate_up_codes), std::pair(&down, &down_codes)})
+    if (has_codes)
+      *codes = all.add_experts(matrices->transpose(1, 2), false);
+    else
+      *matrices = all.add_rounded(matrices->transpose(1, 2)).transpose(1, 2);
   for (CudaLinear* shared : {&shared_gate_up, &shared_down})
     if (shared->transposed.defined())
       shared->transposed = all.add_rounded(shared->transposed.t()).t();
@@ -199,10 +205,18 @@ Status EngineMixture::forward_some(int64_t first, int64_t rows, const CudaAdapte
                                               .y = gathered_.mutable_data_ptr()},
                                              stream_.raw()),
                            "rows of experts"));
-  const at::Tensor gate_up = grouped(read(pairs, layer, gathered_), layer.gate_up);
+  const at::Tensor gate_up =
+      layer.gate_up_codes == nullptr
+          ? grouped(read(pairs, layer, gathered_), layer.gate_up)
+          : grouped_fp8(quantised_rows(pairs, x, stream_, sources_.const_data_ptr<int32_t>()),
+                        *layer.gate_up_codes, ends_, false, stream_);
   RETURN_IF_ERROR(add(layer.on_gate_up, tiles, gathered_, gate_up));
   RETURN_IF_ERROR(apply_swiglu(pairs, gate_up, activated_, stream_));
-  const at::Tensor outputs = grouped(read(pairs, layer, activated_), layer.down);
+  const at::Tensor outputs =
+      layer.down_codes == nullptr
+          ? grouped(read(pairs, layer, activated_), layer.down)
+          : grouped_fp8(quantised_rows(pairs, activated_, stream_), *layer.down_codes, ends_, false,
+                        stream_);
   RETURN_IF_ERROR(add(layer.on_down, tiles, activated_, outputs));
   return launched(cuda::combine_rows({.rows = rows,
                                       .width = config_.hidden_size,

@@ -31,7 +31,8 @@ class EngineMixture {
     at::Tensor gate_up;           // [experts, hidden, 2 width], a view
     at::Tensor down;              // [experts, width, hidden], likewise
     const float* bias = nullptr;  // [experts] router bias, or null
-    bool is_fp8 = false;          // its GEMMs, but the router's, read rounded numbers
+    bool is_fp8 = false;          // its GEMMs, but the router's, read rounded numbers or, of
+    std::shared_ptr<const Fp8Experts> gate_up_codes = {}, down_codes = {};  // these, codes
 
     /// From now on GEMMs read the matrices that `all` rounds.
     void use_fp8(Fp8Weights& all);

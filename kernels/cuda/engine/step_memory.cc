@@ -134,7 +134,7 @@ Status StepMemory::draw(int64_t rows, const at::Tensor& logits, bool has_kept) c
                   "sample");
 }
 
-Status StepMemory::score(int64_t rows, const at::Tensor& logits) const {
+Status StepMemory::score(int64_t rows, const at::Tensor& logits, float* normalizers) const {
   auto* drawn = device_drawn_.mutable_data_ptr<int32_t>();
   return launched(cuda::cross_entropy({.rows = rows,
                                        .vocab_size = vocab_size_,
@@ -142,7 +142,8 @@ Status StepMemory::score(int64_t rows, const at::Tensor& logits) const {
                                        .type = cuda::Type::kFloat32,
                                        .logits = logits.mutable_data_ptr(),
                                        .labels = device_.labels,
-                                       .logprobs = reinterpret_cast<float*>(drawn + rows_max_)},
+                                       .logprobs = reinterpret_cast<float*>(drawn + rows_max_),
+                                       .log_normalizers = normalizers},
                                       stream_.raw()),
                   "cross_entropy");
 }

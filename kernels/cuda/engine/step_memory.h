@@ -66,8 +66,9 @@ class StepMemory {
 
   /// Samples a token for each of the first `rows` rows of `logits`; kept sets only if `has_kept`.
   Status draw(int64_t rows, const at::Tensor& logits, bool has_kept) const;
-  /// Log-probabilities of the labels of the first `rows` rows of `logits`.
-  Status score(int64_t rows, const at::Tensor& logits) const;
+  /// Log-probabilities of the labels of the first `rows` rows of `logits`, and the logarithms of
+  /// the rows' sums to `normalizers`, device memory.
+  Status score(int64_t rows, const at::Tensor& logits, float* normalizers) const;
   Status download(int64_t rows, bool has_kept);
 
   /// Waits for the download to buffer `buffer_index`: tokens(), logprobs() and kept() of its step.

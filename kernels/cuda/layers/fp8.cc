@@ -11,21 +11,23 @@
 #include <utility>
 
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/ops/cuda_gemms.h"
 #include "kernels/models/fp8_matrices.h"
 
 namespace primerl {
 namespace {
 
-constexpr int64_t kTermsMultiple = 512;
 constexpr int64_t kRoundedElementsMax = int64_t{1} << 26;  // rounded at a time
 constexpr int32_t kHopper = 9;  // the only generation whose library has GEMMs with block scales
 
-int64_t padded_terms(int64_t terms) {
-  return (terms + kTermsMultiple - 1) / kTermsMultiple * kTermsMultiple;
+constexpr int64_t kTermsMultiple = 512;  // of libtorch's GEMMs
+
+int64_t padded_terms(int64_t terms, int64_t multiple = kTermsMultiple) {
+  return (terms + multiple - 1) / multiple * multiple;
 }
 
-Fp8Matrix zeros_of(int64_t columns, int64_t terms, const c10::Device& device) {
-  const int64_t padded = padded_terms(terms);
+Fp8Matrix zeros_of(int64_t columns, int64_t terms, const c10::Device& device, int64_t multiple) {
+  const int64_t padded = padded_terms(terms, multiple);
   const auto on_cuda = at::TensorOptions(device);
   return {
       at::zeros({columns, padded}, on_cuda.dtype(at::kByte)).view(at::kFloat8_e4m3fn),
@@ -41,7 +43,7 @@ std::pair<int64_t, int64_t> shape_of(const Parameter& parameter) {
 void round_matrix(const at::Tensor& weight, const at::Tensor& to, const CudaStream& stream) {
   const int64_t rows = weight.size(0), terms = weight.size(1);
   const int64_t down = rows / cuda::kFp8Block, right = terms / cuda::kFp8Block;
-  const Fp8Weight coded = {zeros_of(rows, terms, weight.device()), {}};
+  const Fp8Weight coded = {zeros_of(rows, terms, weight.device(), cuda::kFp8Block), {}};
   const Status done = quantise(weight, coded, stream);
   TORCH_CHECK(done.ok(), done.ok() ? std::string() : done.error().text());
   const at::Tensor numbers = coded.forward.codes.narrow(1, 0, terms).to(at::kFloat).contiguous();
@@ -52,10 +54,11 @@ void round_matrix(const at::Tensor& weight, const at::Tensor& to, const CudaStre
 
 }  // namespace
 
-Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained) {
+Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained, int64_t multiple) {
+  const int64_t columns = weight.size(0), terms = weight.size(1);
   Fp8Weight made;
-  made.forward = zeros_of(weight.size(0), weight.size(1), weight.device());
-  if (is_trained) made.backward = zeros_of(weight.size(1), weight.size(0), weight.device());
+  made.forward = zeros_of(columns, terms, weight.device(), multiple);
+  if (is_trained) made.backward = zeros_of(terms, columns, weight.device(), multiple);
   return made;
 }
 
@@ -105,6 +108,15 @@ std::shared_ptr<const Fp8Weight> Fp8Weights::add(const at::Tensor& weight, bool 
   return codes;
 }
 
+std::shared_ptr<const Fp8Experts> Fp8Weights::add_experts(const at::Tensor& weight,
+                                                         bool is_trained) {
+  const at::Tensor all = weight.view({-1, weight.size(2)});
+  auto experts = std::make_shared<const Fp8Experts>(
+      Fp8Experts{make_fp8(all, is_trained, cuda::kFp8Block), weight.size(1), weight.size(2)});
+  all_.push_back({all, std::shared_ptr<const Fp8Weight>(experts, &experts->codes)});
+  return experts;
+}
+
 at::Tensor Fp8Weights::add_rounded(const at::Tensor& weight) {
   return rounded_.emplace_back(Rounded{weight, at::zeros_like(weight)}).to;
 }
@@ -124,11 +136,13 @@ Status Fp8Weights::quantise_all(const CudaStream& stream) const {
   return ok();
 }
 
-at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream) {
-  const int64_t width = x.size(1), blocks = width / cuda::kFp8Block;
+Fp8Rows quantised_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream,
+                       const int32_t* sources) {
+  const int64_t width = x.size(1);
   const auto on_cuda = at::TensorOptions(stream.device());
   const at::Tensor codes = at::empty({rows, width}, on_cuda.dtype(at::kFloat8_e4m3fn));
-  const at::Tensor scales = at::empty({blocks, rows}, on_cuda.dtype(at::kFloat));
+  const at::Tensor scales =
+      at::empty({width / cuda::kFp8Block, rows}, on_cuda.dtype(at::kFloat));
   const cuda::Outcome outcome = cuda::quantise_rows({.rows = rows,
                                                      .width = width,
                                                      .type = op_type(x.scalar_type()),
@@ -136,9 +150,44 @@ at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& str
                                                      .code_stride = width,
                                                      .codes = codes.mutable_data_ptr(),
                                                      .scale_stride = rows,
-                                                     .scales = scales.mutable_data_ptr<float>()},
+                                                     .scales = scales.mutable_data_ptr<float>(),
+                                                     .sources = sources},
                                                     stream.raw());
   TORCH_CHECK(outcome.is_ok(), "CUDA operation 'quantise_rows': ", outcome.fault);
+  return {codes, scales};
+}
+
+at::Tensor grouped_fp8(const Fp8Rows& rows, const Fp8Experts& experts, const at::Tensor& ends,
+                       bool is_backward, const CudaStream& stream) {
+  const Fp8Matrix& matrix = is_backward ? experts.codes.backward : experts.codes.forward;
+  const int64_t columns = is_backward ? experts.terms : experts.columns;
+  const at::Tensor y = at::empty({rows.codes.size(0), columns},
+                                 at::TensorOptions(stream.device()).dtype(at::kBFloat16));
+  const cuda::Outcome outcome =
+      cuda::grouped_fp8_gemm({.rows = rows.codes.size(0),
+                              .terms = rows.codes.size(1),
+                              .columns = columns,
+                              .num_groups = static_cast<int32_t>(ends.numel()),
+                              .ends = ends.const_data_ptr<int32_t>(),
+                              .x_code_stride = rows.codes.size(1),
+                              .x_codes = rows.codes.const_data_ptr(),
+                              .x_scale_stride = rows.scales.size(1),
+                              .x_scales = rows.scales.const_data_ptr<float>(),
+                              .group_rows = is_backward ? 0 : experts.columns,
+                              .group_terms = is_backward ? experts.columns : 0,
+                              .code_stride = matrix.codes.size(1),
+                              .codes = matrix.codes.const_data_ptr(),
+                              .scale_stride = matrix.scales.size(1),
+                              .scales = matrix.scales.const_data_ptr<float>(),
+                              .y = y.mutable_data_ptr()},
+                             stream.raw());
+  TORCH_CHECK(outcome.is_ok(), "CUDA operation 'grouped_fp8_gemm': ", outcome.fault);
+  return y;
+}
+
+at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream) {
+  const int64_t width = x.size(1), blocks = width / cuda::kFp8Block;
+  const auto [codes, scales] = quantised_rows(rows, x, stream);
   at::Tensor numbers = codes.to(at::kFloat).view({rows, blocks, cuda::kFp8Block});
   numbers.mul_(scales.t().unsqueeze(2));
   return numbers.view({rows, width}).to(x.scalar_type());
@@ -146,9 +195,9 @@ at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& str
 
 Fp8Use fp8_use(const Parameter& parameter) {
   if (!is_fp8_matrix(parameter)) return Fp8Use::kNone;
-  const bool is_of_mixture =
-      parameter.kind == ParameterKind::kExperts || parameter.kind == ParameterKind::kSharedExpert;
-  return is_of_mixture ? Fp8Use::kRounded : Fp8Use::kCodes;
+  if (parameter.kind == ParameterKind::kExperts)
+    return cuda::has_own_kernels() ? Fp8Use::kExperts : Fp8Use::kRounded;
+  return parameter.kind == ParameterKind::kSharedExpert ? Fp8Use::kRounded : Fp8Use::kCodes;
 }
 
 double fp8_bytes(const ModelConfig& config, bool is_trained, int64_t rows) {
@@ -159,6 +208,8 @@ double fp8_bytes(const ModelConfig& config, bool is_trained, int64_t rows) {
   for (const Parameter& parameter : table.parameters()) {
     const Fp8Use use = fp8_use(parameter);
     if (use == Fp8Use::kRounded) rounded += 2.0 * static_cast<double>(parameter.count);
+    if (use == Fp8Use::kExperts)
+      codes += (is_trained ? 2.0 : 1.0) * static_cast<double>(parameter.count);
     if (use != Fp8Use::kCodes) continue;
     const auto [columns, terms] = shape_of(parameter);
     codes += static_cast<double>(columns) * static_cast<double>(padded_terms(terms));

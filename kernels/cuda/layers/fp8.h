@@ -3,8 +3,9 @@
 ///
 /// For `products = "fp8"`: the matrices of attention and of a dense MLP, forward, and backward for
 /// the gradients of rows. Terms are padded with zeros to a multiple of 512, where libtorch's two
-/// layouts of a matrix's scales are equal. The matrices of a mixture have no such GEMM: theirs read
-/// the bf16 numbers nearest to those that the codes stand for. One thread, under a CudaStream::Use.
+/// layouts of a matrix's scales are equal. The matrices of experts have a GEMM of our own
+/// (grouped_fp8_gemm) in builds with nvcc. Otherwise, and for shared experts, GEMMs read the bf16
+/// numbers nearest to those that the codes stand for. One thread, under a CudaStream::Use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +32,9 @@ struct Fp8Weight {
   Fp8Matrix backward;  // transposed, for backward; undefined if it is not trained
 };
 
-/// Zeroed memory for `weight` [columns, terms], both multiples of 128.
-Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained);
+/// Zeroed memory for `weight` [columns, terms], both multiples of 128. Terms are padded to a
+/// multiple of `multiple`.
+Fp8Weight make_fp8(const at::Tensor& weight, bool is_trained, int64_t multiple = 512);
 /// Computes the codes of `weight`.
 Status quantise(const at::Tensor& weight, const Fp8Weight& to, const CudaStream& stream);
 
@@ -43,11 +45,32 @@ constexpr int64_t fp8_rows(int64_t rows) { return (rows + 15) / 16 * 16; }
 void fp8_gemm(int64_t rows, const at::Tensor& x, const Fp8Matrix& matrix, const at::Tensor& y,
               const CudaStream& stream);
 
+/// The matrices of a mixture's experts: the codes of one matrix [experts * columns, terms], and of
+/// its transpose.
+struct Fp8Experts {
+  Fp8Weight codes;
+  int64_t columns = 0, terms = 0;  // of an expert
+};
+/// Rows as codes.
+struct Fp8Rows {
+  at::Tensor codes;   // [rows, terms] e4m3
+  at::Tensor scales;  // [terms / 128, rows]
+};
+/// Row i is x[sources[i]], or x[i] without `sources`; `rows` rows. Throws as libtorch does.
+Fp8Rows quantised_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream,
+                       const int32_t* sources = nullptr);
+/// [rows, columns]: the rows of each expert, which end at `ends`, times its matrix'. Or, for
+/// `is_backward`, [rows, terms]: rows of `columns` numbers times its matrix. Throws likewise.
+at::Tensor grouped_fp8(const Fp8Rows& rows, const Fp8Experts& experts, const at::Tensor& ends,
+                       bool is_backward, const CudaStream& stream);
+
 /// The codes of matrices at fixed addresses.
 class Fp8Weights {
  public:
   /// Adds `weight` [columns, terms]; the next quantise_all() computes its codes.
   std::shared_ptr<const Fp8Weight> add(const at::Tensor& weight, bool is_trained);
+  /// Adds `weight` [experts, columns, terms].
+  std::shared_ptr<const Fp8Experts> add_experts(const at::Tensor& weight, bool is_trained);
   /// Adds `weight` [columns, terms] or [experts, columns, terms]. Returns a tensor of its shape and
   /// type, which the next quantise_all() fills with the rounded numbers.
   at::Tensor add_rounded(const at::Tensor& weight);
@@ -70,7 +93,7 @@ class Fp8Weights {
 at::Tensor rounded_rows(int64_t rows, const at::Tensor& x, const CudaStream& stream);
 
 /// How GEMMs with a parameter of a model read FP8 numbers.
-enum class Fp8Use : uint8_t { kNone, kCodes, kRounded };
+enum class Fp8Use : uint8_t { kNone, kCodes, kExperts, kRounded };
 Fp8Use fp8_use(const Parameter& parameter);
 /// Bytes of all FP8 matrices of a model, and of what rounding them and `rows` rows of a mixture
 /// allocates for a time.

@@ -209,17 +209,17 @@ std::vector<LearnerAdapters::Matrix> LearnerAdapters::apart(const Matrix& matrix
   return parts;
 }
 
-at::Tensor LearnerAdapters::left_of(const Matrix& matrix, int64_t first,
+at::Tensor LearnerAdapters::left_of(const Matrix& matrix, const at::Tensor& dropped, int64_t first,
                                     const at::Tensor& x) const {
-  if (!dropped_.defined()) return x;
+  if (!dropped.defined()) return x;
   const at::Tensor left = at::empty(x.sizes(), x.options());
-  drop_rows(matrix, first, x, left, false);
+  drop_rows(matrix, dropped, first, x, left, false);
   return left;
 }
 
-void LearnerAdapters::drop_rows(const Matrix& matrix, int64_t first, const at::Tensor& x,
-                                const at::Tensor& y, bool adds) const {
-  const auto* rows = static_cast<const cuda::DropRow*>(dropped_.const_data_ptr());
+void LearnerAdapters::drop_rows(const Matrix& matrix, const at::Tensor& dropped, int64_t first,
+                                const at::Tensor& x, const at::Tensor& y, bool adds) const {
+  const auto* rows = static_cast<const cuda::DropRow*>(dropped.const_data_ptr());
   const cuda::Outcome outcome =
       cuda::drop_rows({.rows = x.size(0),
                        .width = x.size(1),
@@ -247,7 +247,8 @@ void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x, const a
   for (const Matrix& part : apart(matrix)) {
     if (is_together_) forward_together(part, x, y);
     for (const Run& run : one_by_one())
-      forward_one(run, part, x.narrow(0, run.first, run.rows), y.narrow(0, run.first, run.rows));
+      forward_one(run, part, dropped_, x.narrow(0, run.first, run.rows),
+                  y.narrow(0, run.first, run.rows));
   }
 }
 
@@ -261,35 +262,73 @@ void LearnerAdapters::backward(const Matrix& matrix, const at::Tensor& x, const 
   for (const Matrix& part : apart(matrix)) {
     if (is_together_) backward_together(part, x, dy, dx);
     for (const Run& run : one_by_one())
-      backward_one(run, part, x.narrow(0, run.first, run.rows), dy.narrow(0, run.first, run.rows),
-                   dx.narrow(0, run.first, run.rows));
+      backward_one(run, part, dropped_, x.narrow(0, run.first, run.rows),
+                   dy.narrow(0, run.first, run.rows), dx.narrow(0, run.first, run.rows));
   }
 }
 
-void LearnerAdapters::forward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
-                                  const at::Tensor& y) const {
+int64_t LearnerAdapters::slot_of(int32_t row) const {
+  const auto after = std::ranges::upper_bound(runs_, int64_t{row}, {}, &Run::first);
+  return std::prev(after)->slot;
+}
+
+LearnerAdapters::PickedRows LearnerAdapters::pick(std::span<const int32_t> rows) const {
+  PickedRows picked;
+  for (int64_t i = 0; i < std::ssize(rows); ++i) {
+    const int64_t slot = slot_of(rows[static_cast<size_t>(i)]);
+    if (picked.runs.empty() || picked.runs.back().slot != slot) picked.runs.push_back({slot, i, 0});
+    ++picked.runs.back().rows;
+  }
+  if (!dropped_.defined()) return picked;
+  const std::vector<int64_t> sources(rows.begin(), rows.end());
+  const at::Tensor indices = stream_.values(std::span(sources)).view(at::kLong);
+  picked.dropped =
+      dropped_.view({-1, int64_t{sizeof(cuda::DropRow)}}).index_select(0, indices.view({-1}));
+  return picked;
+}
+
+void LearnerAdapters::forward(const Matrix& matrix, const PickedRows& picked, const at::Tensor& x,
+                              const at::Tensor& y) const {
+  for (const Run& run : picked.runs)
+    forward_one(run, matrix, picked.dropped, x.narrow(0, run.first, run.rows),
+                y.narrow(0, run.first, run.rows));
+}
+
+void LearnerAdapters::backward(const Matrix& matrix, const PickedRows& picked, const at::Tensor& x,
+                               const at::Tensor& dy, const at::Tensor& dx) const {
+  for (const Run& run : picked.runs)
+    backward_one(run, matrix, picked.dropped, x.narrow(0, run.first, run.rows),
+                 dy.narrow(0, run.first, run.rows), dx.narrow(0, run.first, run.rows));
+}
+
+void LearnerAdapters::forward_one(const Run& run, const Matrix& matrix, const at::Tensor& dropped,
+                                  const at::Tensor& x, const at::Tensor& y) const {
   const double scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
   const at::Tensor a =
       of_slots(weights_, matrix.a, width_of(matrix), matrix.inputs).select(0, run.slot);
-  const at::Tensor u = at::mm(left_of(matrix, run.first, x), a.t());
+  const at::Tensor u = at::mm(left_of(matrix, dropped, run.first, x), a.t());
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
     const at::Tensor b = of_slots(weights_, part.b, part.outputs, rank_).select(0, run.slot);
     at::Tensor to = y.narrow(1, part.column, part.outputs);
-    at::addmm_out(to, to, u.narrow(1, at, rank_), b.t(), 1, scaling);
+    if (y.scalar_type() == at::kFloat)
+      add_gemm(to, u.narrow(1, at, rank_), b.t(), scaling);
+    else
+      at::addmm_out(to, to, u.narrow(1, at, rank_), b.t(), 1, scaling);
     at += rank_;
   }
 }
 
-void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
-                                   const at::Tensor& dy, const at::Tensor& dx) const {
+void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const at::Tensor& dropped,
+                                   const at::Tensor& x, const at::Tensor& dy,
+                                   const at::Tensor& dx) const {
   const double scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
   const auto mine = [&](const at::Tensor& flat, int64_t offset, int64_t rows, int64_t width) {
     return of_slots(flat, offset, rows, width).select(0, run.slot);
   };
   const int64_t width = width_of(matrix);
   const at::Tensor a = mine(weights_, matrix.a, width, matrix.inputs);
-  const at::Tensor left = left_of(matrix, run.first, x);
+  const at::Tensor left = left_of(matrix, dropped, run.first, x);
   const at::Tensor u = at::mm(left, a.t());
   const at::Tensor du = at::empty(u.sizes(), u.options());
   int64_t at = 0;
@@ -303,10 +342,10 @@ void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const a
   }
   add_gemm(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), left, scaling);
   at::Tensor to = dx;
-  if (!dropped_.defined())
+  if (!dropped.defined())
     at::addmm_out(to, to, du, a, 1, scaling);
   else
-    drop_rows(matrix, run.first, at::mm(du, a).mul_(scaling), dx, true);
+    drop_rows(matrix, dropped, run.first, at::mm(du, a).mul_(scaling), dx, true);
 }
 
 void LearnerAdapters::add_gemm(const at::Tensor& gradient, const at::Tensor& a, const at::Tensor& b,
@@ -322,7 +361,7 @@ void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x
                                        const at::Tensor& y) {
   const at::Tensor a = of_pass(matrix.a, width_of(matrix), matrix.inputs);
   const at::Tensor u =
-      at::_grouped_mm(left_of(matrix, 0, x), a.transpose(1, 2), ends_).mul_(scalings_);
+      at::_grouped_mm(left_of(matrix, dropped_, 0, x), a.transpose(1, 2), ends_).mul_(scalings_);
   between_[matrix.a] = u;
   int64_t at = 0;
   for (const auto& part : matrix.parts) {
@@ -358,7 +397,7 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
                                         const at::Tensor& dy, const at::Tensor& dx) {
   const int64_t width = width_of(matrix);
   const at::Tensor a = of_pass(matrix.a, width, matrix.inputs);
-  const at::Tensor left = left_of(matrix, 0, x);
+  const at::Tensor left = left_of(matrix, dropped_, 0, x);
   const at::Tensor u = std::exchange(between_[matrix.a], at::Tensor());
   // One GEMM for all parts; the blocks that combine one part's gradients with another's u are not
   // used.
@@ -378,7 +417,7 @@ void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& 
   if (!dropped_.defined()) return add_low_rank(tiles_, block_of(matrix), true, du, dx);
   const at::Tensor added = at::zeros(dx.sizes(), dx.options());
   add_low_rank(tiles_, block_of(matrix), true, du, added);
-  drop_rows(matrix, 0, added, dx, true);
+  drop_rows(matrix, dropped_, 0, added, dx, true);
 }
 
 void LearnerAdapters::add_gradients(int64_t offset, int64_t rows, int64_t width,

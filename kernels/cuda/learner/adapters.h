@@ -31,6 +31,10 @@ namespace primerl {
 class LearnerAdapters {
  public:
   using Matrix = PaddedAdapters::Matrix;
+  /// The rows of one adapter.
+  struct Run {
+    int64_t slot = 0, first = 0, rows = 0;
+  };
   /// The rows of a pass as a mixture has sorted them (SortByExpertArgs). Sorting keeps the order
   /// of rows, so within an expert they are in the order of the slots.
   struct ExpertRows {
@@ -41,6 +45,12 @@ class LearnerAdapters {
     at::Tensor scalings;           // [pairs, 1] fp32
     at::Tensor dropped;            // DropRow, as bytes; undefined: no adapter has dropout
     at::Tensor experts;            // [pairs] int32, with dropout only
+  };
+
+  /// Some rows of a pass, for the head: the rows of an adapter are adjacent.
+  struct PickedRows {
+    std::vector<Run> runs;
+    at::Tensor dropped;  // [rows, bytes of DropRow]; undefined: no adapter has dropout
   };
 
   /// `adapters` are valid and can_train() accepts them; slot i is adapters[i], and may be free.
@@ -88,6 +98,16 @@ class LearnerAdapters {
   void backward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
                 const at::Tensor& dx);
 
+  /// The slot of a row of the pass.
+  int64_t slot_of(int32_t row) const;
+  /// Prepares some rows of the pass, in any order, in which the rows of a slot are adjacent.
+  PickedRows pick(std::span<const int32_t> rows) const;
+  /// The same for these rows: x [picked rows, inputs], and so on; y may be fp32.
+  void forward(const Matrix& matrix, const PickedRows& picked, const at::Tensor& x,
+               const at::Tensor& y) const;
+  void backward(const Matrix& matrix, const PickedRows& picked, const at::Tensor& x,
+                const at::Tensor& dy, const at::Tensor& dx) const;
+
   /// Prepares the sorted rows of the pass: `sources` and `ends` are those of SortByExpertArgs.
   Result<ExpertRows> sort_rows(const at::Tensor& sources, const at::Tensor& ends) const;
   /// The same for a matrix of experts, whose rows are sorted: x [sorted rows, inputs], and so on.
@@ -108,10 +128,6 @@ class LearnerAdapters {
     AdapterDropout dropout;
   };
   using Part = PaddedAdapters::Part;
-  /// The rows of one adapter.
-  struct Run {
-    int64_t slot = 0, first = 0, rows = 0;
-  };
   /// Runs of adjacent slots.
   struct SlotRange {
     int64_t first_run = 0, first_slot = 0, count = 0;
@@ -123,10 +139,11 @@ class LearnerAdapters {
   at::Tensor of_pass(int64_t offset, int64_t rows, int64_t width) const;
   int64_t width_of(const Matrix& matrix) const { return std::ssize(matrix.parts) * rank_; }
 
-  void forward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
-                   const at::Tensor& y) const;
-  void backward_one(const Run& run, const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
-                    const at::Tensor& dx) const;
+  /// `dropped`: DropRow of all rows, of which the run is a part, or undefined.
+  void forward_one(const Run& run, const Matrix& matrix, const at::Tensor& dropped,
+                   const at::Tensor& x, const at::Tensor& y) const;
+  void backward_one(const Run& run, const Matrix& matrix, const at::Tensor& dropped,
+                    const at::Tensor& x, const at::Tensor& dy, const at::Tensor& dx) const;
   void forward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& y);
   void backward_together(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
                          const at::Tensor& dx);
@@ -173,10 +190,11 @@ class LearnerAdapters {
   std::vector<Matrix> apart(const Matrix& matrix) const;
   void name_rows(const RowBatch& batch);
   /// x [rows, width] after dropout for the only part of `matrix`, or x; rows from `first` on.
-  at::Tensor left_of(const Matrix& matrix, int64_t first, const at::Tensor& x) const;
+  at::Tensor left_of(const Matrix& matrix, const at::Tensor& dropped, int64_t first,
+                     const at::Tensor& x) const;
   /// y = x after dropout, or y += that.
-  void drop_rows(const Matrix& matrix, int64_t first, const at::Tensor& x, const at::Tensor& y,
-                 bool adds) const;
+  void drop_rows(const Matrix& matrix, const at::Tensor& dropped, int64_t first,
+                 const at::Tensor& x, const at::Tensor& y, bool adds) const;
   std::span<const Run> one_by_one() const;
   /// gradient += scaling * a b, in fp32.
   void add_gemm(const at::Tensor& gradient, const at::Tensor& a, const at::Tensor& b,

@@ -143,7 +143,7 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
           wants_repeatable()),
       head_(
           model_.config, [this](std::string_view name) { return parameter(name); },
-          type_named(options.dtype), stream_) {
+          type_named(options.dtype), adapters_.get(), stream_) {
   if (const auto facts = cuda_device_facts(cuda_device_index(options_.device));
       facts.ok() && type_named(options_.dtype) == at::kBFloat16)
     peak_flops_ = known_peak_flops(facts->name);
@@ -159,7 +159,6 @@ CudaBackend::CudaBackend(const LearnerOptions& options, ModelFolder model,
 }
 
 Status CudaBackend::begin_tenant(size_t slot, const AdapterTraining& training) {
-  RETURN_IF_ERROR(check_objective(training.rules.loss, options_.device));
   adapters_->begin(slot, table_, training);
   trained_[slot] = &adapters_->trained(slot);
   return stream_.wait();
@@ -190,6 +189,7 @@ CudaParameter CudaBackend::with_codes(std::string_view name) {
   if (parameter == nullptr) return found;
   const Fp8Use use = fp8_use(*parameter);
   if (use == Fp8Use::kCodes) found.fp8 = fp8_.add(found.weight, true);
+  if (use == Fp8Use::kExperts) found.experts = fp8_.add_experts(found.weight, true);
   if (use == Fp8Use::kRounded) found.rounded = fp8_.add_rounded(found.weight);
   return found;
 }
@@ -257,7 +257,9 @@ Status CudaBackend::update(size_t slot, const AdamNumbers* adam, TrainReport& re
 }
 
 Status CudaBackend::snapshot(size_t slot, WeightSnapshot& snapshot) {
-  if (buffers_ == nullptr)
+  if (has_adapters())
+    snapshot.tensors = trained_[slot]->copy_adapter();
+  else if (buffers_ == nullptr)
     snapshot.tensors = trained_[slot]->copy_weights();
   else if (auto buffer = buffers_->take())
     return whole_->publish(std::move(buffer), buffers_->next(), snapshot);

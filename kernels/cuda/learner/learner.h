@@ -35,9 +35,6 @@ class CudaLearner final : public LearnerCore {
               const CudaStream& stream);
 };
 
-/// Why no learner on `device`, a CUDA device, trains by `loss`; ok if one does.
-Status check_objective(const LossOptions& loss, std::string_view device);
-
 /// The bytes that make_cuda_learner() compares with the free memory.
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                                std::span<const AdapterTraining> adapters);

@@ -6,7 +6,6 @@
 #include "kernels/cuda/learner/adapters.h"
 #include "kernels/cuda/learner/learner.h"
 #include "kernels/cuda/learner/learner_memory.h"
-#include "kernels/train/objective.h"
 
 namespace primerl {
 namespace {
@@ -41,22 +40,7 @@ Result<std::shared_ptr<const CudaFrozenBase>> frozen_base(
                           view_parameters(table, host.const_data_ptr<float>()), type, stream, look);
 }
 
-Status check_objectives(const LearnerOptions& options, std::span<const AdapterTraining> adapters) {
-  if (adapters.empty()) return check_objective(options.loss, options.device);
-  for (const AdapterTraining& training : adapters)
-    if (!training.is_free) RETURN_IF_ERROR(check_objective(training.rules.loss, options.device));
-  return ok();
-}
-
 }  // namespace
-
-/// The head of a CUDA learner gives the host one number a token, which is not enough for a loss
-/// over a teacher's likeliest tokens.
-Status check_objective(const LossOptions& loss, std::string_view device) {
-  if (objective_of(loss).rule != ObjectiveRule::kTopK) return ok();
-  return error(Code::kInvalid, "objective '{}' cannot be trained on '{}'", loss.kind, device)
-      .note("learners on the CPU have it; 'opd' follows a teacher on every device");
-}
 
 DeviceBytes cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
                                std::span<const AdapterTraining> adapters) {
@@ -70,7 +54,6 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    std::span<const AdapterTraining> adapters,
                                                    FrozenBases* bases) {
   RETURN_IF_ERROR(check_cuda_model(model.config));
-  RETURN_IF_ERROR(check_objectives(options, adapters));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   RETURN_IF_ERROR(check_products(options.products, options.dtype, model.config, options.device));
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {

@@ -112,6 +112,24 @@ at::Tensor CudaTrainingMixture::grouped(const Rows& rows, const at::Tensor& x,
   return y;
 }
 
+at::Tensor CudaTrainingMixture::forward_gemm(const Rows& rows, const CudaParameter& weight,
+                                             const at::Tensor& gathered, const at::Tensor& x,
+                                             const int32_t* sources) const {
+  if (weight.experts != nullptr)
+    return grouped_fp8(quantised_rows(gathered.size(0), x, stream_, sources), *weight.experts,
+                       rows.ends, false, stream_);
+  return grouped(rows, read(weight, gathered), matrix_of(weight).transpose(1, 2));
+}
+
+at::Tensor CudaTrainingMixture::backward_gemm(const Rows& rows, const CudaParameter& weight,
+                                              const at::Tensor& gathered, const at::Tensor& dy,
+                                              const int32_t* sources) const {
+  if (weight.experts != nullptr)
+    return grouped_fp8(quantised_rows(gathered.size(0), dy, stream_, sources), *weight.experts,
+                       rows.ends, true, stream_);
+  return grouped(rows, gathered, matrix_of(weight));
+}
+
 void CudaTrainingMixture::add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
                                        const at::Tensor& gradient) const {
   if (!gradient.defined()) return;
@@ -190,8 +208,8 @@ Result<CudaTrainingMixture::Rows> CudaTrainingMixture::forward(const Weights& we
   if (on_gate_up != nullptr || on_down != nullptr) {
     ASSIGN_OR_RETURN(rows.adapters, adapters_->sort_rows(rows.sources, rows.ends));
   }
-  rows.gate_up = grouped(rows, read(weights.gate_up, rows.gathered),
-                         matrix_of(weights.gate_up).transpose(1, 2));
+  rows.gate_up = forward_gemm(rows, weights.gate_up, rows.gathered, x,
+                              rows.sources.const_data_ptr<int32_t>());
   if (on_gate_up != nullptr)
     adapters_->forward(*on_gate_up, rows.adapters, rows.gathered, rows.gate_up);
   rows.activated = at::empty({num_pairs, spec_.width}, x.options());
@@ -208,7 +226,7 @@ Result<CudaTrainingMixture::Rows> CudaTrainingMixture::forward(const Weights& we
   else
     y.zero_();
   const at::Tensor outputs =
-      grouped(rows, read(weights.down, rows.activated), matrix_of(weights.down).transpose(1, 2));
+      forward_gemm(rows, weights.down, rows.activated, rows.activated, nullptr);
   if (on_down != nullptr) adapters_->forward(*on_down, rows.adapters, rows.activated, outputs);
   RETURN_IF_ERROR(combine(rows, outputs, rows.weights, y));
   return rows;
@@ -227,7 +245,8 @@ Status CudaTrainingMixture::backward(const Weights& weights, const Rows& rows, c
     RETURN_IF_ERROR(gather(dy, rows.sources, grads));
     // Before the routing weights are applied: dy . (the expert's output) = its gradient .
     // activated, with and without adapters.
-    dactivated = grouped(rows, grads, matrix_of(weights.down));
+    dactivated =
+        backward_gemm(rows, weights.down, grads, dy, rows.sources.const_data_ptr<int32_t>());
     if (weights.down.adapters != nullptr)
       adapters_->backward(*weights.down.adapters, rows.adapters, rows.activated, grads, dactivated,
                           by_sorted_row);
@@ -249,7 +268,8 @@ Status CudaTrainingMixture::backward(const Weights& weights, const Rows& rows, c
   RETURN_IF_ERROR(apply_swiglu_backward(dactivated.size(0), rows.gate_up, dactivated, stream_));
   dactivated.reset();
   add_gradient(rows, rows.gate_up, rows.gathered, weights.gate_up.gradient);
-  const at::Tensor dgathered = grouped(rows, rows.gate_up, matrix_of(weights.gate_up));
+  const at::Tensor dgathered =
+      backward_gemm(rows, weights.gate_up, rows.gate_up, rows.gate_up, nullptr);
   if (weights.gate_up.adapters != nullptr)
     adapters_->backward(*weights.gate_up.adapters, rows.adapters, rows.gathered, rows.gate_up,
                         dgathered, {});

@@ -66,6 +66,14 @@ class CudaTrainingMixture {
   Status sort(Rows& rows) const;
   /// Returns y [pairs, columns] for x [pairs, terms] and weight [experts, terms, columns].
   at::Tensor grouped(const Rows& rows, const at::Tensor& x, const at::Tensor& weight) const;
+  /// The same for the parameter of experts [experts, columns, terms], as its GEMMs read numbers.
+  /// Row i is x[sources[i]] or, without `sources`, x[i]; `gathered` has these rows already.
+  at::Tensor forward_gemm(const Rows& rows, const CudaParameter& weight, const at::Tensor& gathered,
+                          const at::Tensor& x, const int32_t* sources) const;
+  /// dy [pairs, columns] times the parameter: [pairs, terms]; likewise.
+  at::Tensor backward_gemm(const Rows& rows, const CudaParameter& weight,
+                           const at::Tensor& gathered, const at::Tensor& dy,
+                           const int32_t* sources) const;
   /// gradient [experts, columns, terms] += dy' x, for the sorted rows of each expert.
   void add_gradient(const Rows& rows, const at::Tensor& dy, const at::Tensor& x,
                     const at::Tensor& gradient) const;

@@ -171,6 +171,31 @@ std::vector<WeightTensor> CudaTrainedWeights::copies_of(const at::Tensor& flat) 
   return tensors;
 }
 
+/// libtorch keeps the pinned memory of earlier snapshots. The scaling stays exact.
+std::vector<WeightTensor> CudaTrainedWeights::copy_adapter() const {
+  if (type_ == at::kFloat || adapter_->config().rank != padded_->rank()) return copy_weights();
+  const auto host = std::make_shared<const at::Tensor>(
+      at::empty({table_.count()}, at::TensorOptions().dtype(type_).pinned_memory(true)));
+  host->copy_(weights_);
+  const std::span all(static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes());
+  const size_t size = host->element_size();
+  std::vector<WeightTensor> tensors;
+  tensors.reserve(files_.slices().size());
+  for (const auto& slice : files_.slices()) {
+    if (slice.name == kAdapterScaling) {
+      const std::vector scaling = {static_cast<float>(scaling_of(adapter_->config()))};
+      const auto bytes = std::as_bytes(std::span(scaling));
+      tensors.push_back({slice.name, DataType::kF32, slice.shape,
+                         Blob(std::vector<std::byte>(bytes.begin(), bytes.end()))});
+      continue;
+    }
+    const auto offset = static_cast<size_t>(table_.find(slice.name)->offset) * size;
+    const auto bytes = all.subspan(offset, static_cast<size_t>(slice.count) * size);
+    tensors.push_back({slice.name, data_type_of(*host), slice.shape, Blob(host, bytes)});
+  }
+  return tensors;
+}
+
 Status CudaTrainedWeights::publish(std::shared_ptr<DeviceBuffer> buffer,
                                    DeviceWeights::Buffers next, WeightSnapshot& snapshot) const {
   if (buffer->num_bytes() != published_bytes())

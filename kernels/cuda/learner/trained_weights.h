@@ -34,8 +34,9 @@ struct CudaParameter {
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: no adapters
   at::Tensor exact = {};                             // the fp32 weight, if there is one
-  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`, or
-  at::Tensor rounded = {};                           // this, if it is there, and rounded rows
+  std::shared_ptr<const Fp8Weight> fp8 = {};         // null: GEMMs read `weight`, or one of
+  std::shared_ptr<const Fp8Experts> experts = {};    // these, if it is there:
+  at::Tensor rounded = {};                           // this one with rounded rows
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* grad() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
@@ -81,6 +82,9 @@ class CudaTrainedWeights {
   /// Publishes whole weights for engines: those that GEMMs read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
+  /// Of an adapter. What GEMMs read, in pinned memory and in the common layout, if its rank is the
+  /// common one: one copy, of half the bytes. Else its masters.
+  std::vector<WeightTensor> copy_adapter() const;
   /// or in `buffer`, which has published_bytes(); complete when this returns. `next`: the buffers
   /// of later versions.
   Status publish(std::shared_ptr<DeviceBuffer> buffer, DeviceWeights::Buffers next,

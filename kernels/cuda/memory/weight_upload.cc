@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "graph/base/real_clock.h"
+#include "kernels/cuda/device/device.h"
 
 namespace primerl {
 namespace {
@@ -38,19 +39,43 @@ Status WeightUpload::run(const TensorMatch& match, const at::Tensor& flat,
   used_ = 0;
   for (Part& part : parts_) RETURN_IF_ERROR(await(part.is_read));
   Status copied;
-  for (const auto& source : match.sources)
-    if (copied.ok()) copied = copy(source, flat, stop);
+  for (const Piece& piece : pieces_of(match))
+    if (copied.ok()) copied = copy(piece, flat, stop);
   stream_.record(parts_[now_].is_read);
   for (Part& part : parts_) RETURN_IF_ERROR(await(part.is_read));
   return copied;
 }
 
-Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& flat,
-                          const std::stop_token& stop) {
-  const at::ScalarType from = type_of(source.tensor->type);
+/// A learner's snapshot has the engine's order, so an adapter of hundreds of tensors is a few
+/// pieces.
+std::vector<WeightUpload::Piece> WeightUpload::pieces_of(const TensorMatch& match) {
+  std::vector<Piece> all;
+  for (const auto& [tensor, slice] : match.sources)
+    all.push_back(
+        {tensor->bytes.bytes().data(), type_of(tensor->type), slice->offset, slice->count});
+  std::ranges::sort(all, {}, &Piece::to);
+  std::vector<Piece> pieces;
+  for (const Piece& each : all) {
+    const auto size = static_cast<int64_t>(at::elementSize(each.type));
+    const bool is_next = !pieces.empty() && pieces.back().type == each.type &&
+                         pieces.back().to + pieces.back().count == each.to &&
+                         pieces.back().from + pieces.back().count * size == each.from;
+    if (is_next)
+      pieces.back().count += each.count;
+    else
+      pieces.push_back(each);
+  }
+  return pieces;
+}
+
+Status WeightUpload::copy(const Piece& piece, const at::Tensor& flat, const std::stop_token& stop) {
+  const at::ScalarType from = piece.type;
   const auto size = static_cast<int64_t>(at::elementSize(from));
-  const std::byte* bytes = source.tensor->bytes.bytes().data();
-  for (int64_t begin = 0; begin < source.slice->count;) {
+  const std::byte* bytes = piece.from;
+  if (from == type_ && is_pinned(bytes))
+    return stream_.copy(flat.narrow(0, piece.to, piece.count).mutable_data_ptr(), bytes,
+                        static_cast<size_t>(piece.count * size));
+  for (int64_t begin = 0; begin < piece.count;) {
     if (used_ + size > kPartBytes) {
       stream_.record(parts_[now_].is_read);
       now_ = 1 - now_;
@@ -59,11 +84,11 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
       if (stop.stop_requested())
         return error(Code::kUnavailable, "newer weights arrived before these were on the device");
     }
-    const int64_t count = std::min((kPartBytes - used_) / size, source.slice->count - begin);
+    const int64_t count = std::min((kPartBytes - used_) / size, piece.count - begin);
     const Part& part = parts_[now_];
     auto* pinned = part.host.mutable_data_ptr<uint8_t>() + used_;
     std::memcpy(pinned, bytes + begin * size, static_cast<size_t>(count * size));
-    const at::Tensor to = flat.narrow(0, source.slice->offset + begin, count);
+    const at::Tensor to = flat.narrow(0, piece.to + begin, count);
     const bool is_same = from == type_;
     const at::Tensor staged = part.device.narrow(0, used_, count * size);
     RETURN_IF_ERROR(stream_.copy(is_same ? to.mutable_data_ptr() : staged.mutable_data_ptr(),

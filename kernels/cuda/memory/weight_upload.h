@@ -11,6 +11,7 @@
 
 #include <array>
 #include <stop_token>
+#include <vector>
 
 #include "kernels/cuda/device/stream.h"
 #include "kernels/models/tensors.h"
@@ -23,8 +24,9 @@ class WeightUpload {
   /// Into buffers of `type` (kFloat or kBFloat16) on `device`.
   WeightUpload(at::ScalarType type, c10::Device device);
 
-  /// Fills `flat`, which must be unused meanwhile; it is complete when this returns ok. If `stop`
-  /// is requested, it ends between two parts with kUnavailable. Uses the calling thread's device.
+  /// Fills `flat` from memory of the host, directly where it is pinned. `flat` must be unused
+  /// meanwhile; it is complete when this returns ok. If `stop` is requested, it ends between two
+  /// parts with kUnavailable. Uses the calling thread's device.
   Status run(const TensorMatch& match, const at::Tensor& flat, const std::stop_token& stop);
 
   /// Copies a buffer of the same layout and type into `flat`; complete when this returns ok.
@@ -42,8 +44,14 @@ class WeightUpload {
     c10::Event is_read{c10::DeviceType::CUDA};
   };
 
-  Status copy(const TensorMatch::Source& source, const at::Tensor& flat,
-              const std::stop_token& stop);
+  /// Numbers that are adjacent at both ends: one tensor, or several.
+  struct Piece {
+    const std::byte* from = nullptr;
+    at::ScalarType type = at::kFloat;
+    int64_t to = 0, count = 0;  // numbers of `flat`
+  };
+  static std::vector<Piece> pieces_of(const TensorMatch& match);
+  Status copy(const Piece& piece, const at::Tensor& flat, const std::stop_token& stop);
 
   const at::ScalarType type_;
   const CudaStream stream_;

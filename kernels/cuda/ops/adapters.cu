@@ -25,24 +25,35 @@ __device__ __forceinline__ const T* slot_of(const AddAdaptersArgs& args, const A
          tile.group * args.group_stride * tile.rank;
 }
 
-/// Adds to elements of y from `at` on.
-template <class T, int kCount>
+/// Adds to elements of y, which are Y, from `at` on.
+template <class Y, int kCount>
 __device__ __forceinline__ void put(const AddAdaptersArgs& args, int64_t at,
                                     const float (&values)[kCount]) {
-  T* y = static_cast<T*>(args.y) + at;
+  Y* y = static_cast<Y*>(args.y) + at;
   float sums[kCount];
   load(y, sums);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) sums[i] += values[i];
   store(y, sums);
 }
-/// The first `count` of a lane's columns; all at once where `is_whole`.
+/// The first `count` of a lane's columns; 16 bytes at once where `is_whole`.
+template <class Y>
 __device__ __forceinline__ void put_columns(const AddAdaptersArgs& args, int64_t at, bool is_whole,
                                             int count, const float (&values)[kLaneColumns]) {
-  if (is_whole) return put<Bf16>(args, at, values);
+  constexpr int kAtOnce = kVector<Y> < kLaneColumns ? kVector<Y> : kLaneColumns;
+  if (is_whole) {
+#pragma unroll
+    for (int first = 0; first < kLaneColumns; first += kAtOnce) {
+      float some[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) some[i] = values[first + i];
+      put<Y>(args, at + first, some);
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i)
-    if (i < count) put<Bf16>(args, at + i, {values[i]});
+    if (i < count) put<Y>(args, at + i, {values[i]});
 }
 
 /// Ranks [first, first + 16) of a slice that begins at `begin`; the terms are shared out over the
@@ -210,6 +221,7 @@ struct TileU {
 };
 
 /// Of ranks that are multiples of 4.
+template <class Y>
 __device__ void expand_by_mma(const AddAdaptersArgs& args, const AdapterTile& tile,
                               const Piece& piece, const Bf16* b) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quarter = lane % 4;
@@ -242,13 +254,13 @@ __device__ void expand_by_mma(const AddAdaptersArgs& args, const AdapterTile& ti
       if (row >= tile.rows) continue;
       float values[kLaneColumns];
       sums.of_row(j, values);
-      put_columns(args, begin + row * args.columns, is_whole, count, values);
+      put_columns<Y>(args, begin + row * args.columns, is_whole, count, values);
     }
   }
 }
 
 /// A thread computes some columns and adds the ranks in order.
-template <class T>
+template <class T, class Y>
 __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, const Piece& piece,
                        const T* b) {
   __shared__ float u[kAdapterRowsRankMax][kGroupRows];
@@ -277,13 +289,13 @@ __device__ void expand(const AddAdaptersArgs& args, const AdapterTile& tile, con
 #pragma unroll
       for (int row = 0; row < kGroupRows; ++row)
         if (begin_row + row < tile.rows)
-          put<T>(args, begin + (begin_row + row) * args.columns + column, {sums[row]});
+          put<Y>(args, begin + (begin_row + row) * args.columns + column, {sums[row]});
     }
   }
 }
 
 /// Blocks of a tile without an adapter do not wait; they end and free their multiprocessor.
-template <class T>
+template <class T, class Y>
 __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdaptersArgs args) {
   const AdapterTile tile = args.tiles[blockIdx.y];
   const Piece piece = piece_at(args, static_cast<int>(blockIdx.x));
@@ -291,8 +303,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksMin) expand_kernel(AddAdapter
   if (tile.rows == 0 || tile.rank == 0 || (tile.targets & part.target) == 0) return;
   const T* b = slot_of<T>(args, tile) + part.b * tile.rank;
   if constexpr (sizeof(T) == sizeof(Bf16))
-    if (tile.rank % 4 == 0) return expand_by_mma(args, tile, piece, b);
-  expand(args, tile, piece, b);
+    if (tile.rank % 4 == 0) return expand_by_mma<Y>(args, tile, piece, b);
+  expand<T, Y>(args, tile, piece, b);
 }
 
 template <class T>
@@ -309,7 +321,8 @@ void start(const AddAdaptersArgs& args, Stream stream) {
   int pieces = 0;
   for (int i = 0; i < args.num_parts; ++i) pieces += count_of(args.parts[i].columns, kPieceColumns);
   const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(args.num_tiles));
-  launch(expand_kernel<T>, grid, kThreads, 0, stream, args);
+  const auto kernel = args.has_fp32_y ? expand_kernel<T, float> : expand_kernel<T, T>;
+  launch(kernel, grid, kThreads, 0, stream, args);
 }
 
 /// Floats of u of some rows.

@@ -41,7 +41,8 @@ inline constexpr int32_t kAdapterPartsMax = 3;
 struct AddAdaptersArgs {
   int64_t terms = 0;    // a multiple of 8; x and slots at addresses of 16 bytes
   int64_t columns = 0;  // of y
-  Type type = Type::kFloat32;
+  Type type = Type::kFloat32;  // of x and slots
+  bool has_fp32_y = false;     // y is fp32 for any type, as the logits of a head; else of `type`
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
   int32_t rank_max = kAdapterRowsRankMax;

@@ -4,6 +4,7 @@
 /// that first.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/ops/cuda_adapters.h"
@@ -302,6 +303,23 @@ inline const char* fault_of(const QuantiseBlocksArgs& args) {
   if (!are_aligned(args.x, args.codes, args.transposed_codes) || args.code_stride % 16 != 0 ||
       args.transposed_code_stride % 16 != 0)
     return "x and codes must be aligned to 16 bytes";
+  return nullptr;
+}
+
+inline const char* fault_of(const GroupedFp8Args& args) {
+  if (args.rows < 0 || args.rows > kRowsMax) return kTooManyRows;
+  const int64_t multiples = args.terms | args.columns | args.group_rows | args.group_terms;
+  if (args.terms < 1 || args.columns < 1 || multiples % kFp8Block != 0)
+    return "rows and columns of an FP8 matrix must be multiples of 128";
+  if (args.num_groups < 1 || args.num_groups > kGroupedFp8GroupsMax)
+    return "num_groups must be from 1 to 1024";
+  if (args.num_groups > 1 && (args.group_rows > 0) == (args.group_terms > 0))
+    return "groups must be some rows or some terms apart";
+  if (args.num_groups * std::max(args.group_rows, args.group_terms) > INT32_MAX)
+    return "the matrices must have at most 2^31 rows and terms";
+  if (args.x_code_stride % 16 != 0 || args.code_stride % 16 != 0 ||
+      !are_aligned(args.x_codes, args.codes, args.y))
+    return "codes and y must be aligned to 16 bytes";
   return nullptr;
 }
 

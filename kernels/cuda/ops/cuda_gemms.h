@@ -41,4 +41,31 @@ inline constexpr int64_t kSmallMColumns = 32;
 inline constexpr int32_t kSmallMPartsMax = 8;
 Outcome small_m_gemm(const SmallMGemmArgs& args, Stream stream);
 
+/// y = x * weight' in FP8, where each row is multiplied by the matrix of its group: e4m3 codes with
+/// a scale for each 128 numbers of a row and for each 128 x 128 of a matrix. 128 terms are added by
+/// the tensor cores, with about 14 bits; their sums in fp32. The rows of a group are adjacent, and
+/// their ends are on the device, so nothing waits. The matrices of all groups are parts of one
+/// matrix of codes, `group_rows` rows or `group_terms` terms apart; the other one is 0. A row's
+/// result depends only on that row. Compute capability 9.0 only.
+struct GroupedFp8Args {
+  int64_t rows = 0;
+  int64_t terms = 0;             // a multiple of 128
+  int64_t columns = 0;           // a multiple of 128
+  int32_t num_groups = 0;        // up to kGroupedFp8GroupsMax
+  const int32_t* ends = nullptr;  // [num_groups] the end of each group's rows
+  int64_t x_code_stride = 0;      // as QuantiseRowsArgs writes them
+  const void* x_codes = nullptr;  // [rows, x_code_stride]
+  int64_t x_scale_stride = 0;
+  const float* x_scales = nullptr;  // [terms / 128, x_scale_stride]
+  int64_t group_rows = 0;           // multiples of 128
+  int64_t group_terms = 0;
+  int64_t code_stride = 0;  // as QuantiseBlocksArgs writes them, transposed or not
+  const void* codes = nullptr;
+  int64_t scale_stride = 0;
+  const float* scales = nullptr;
+  void* y = nullptr;  // [rows, columns] bf16
+};
+inline constexpr int32_t kGroupedFp8GroupsMax = 1024;
+Outcome grouped_fp8_gemm(const GroupedFp8Args& args, Stream stream);
+
 }  // namespace primerl::cuda

@@ -383,11 +383,12 @@ struct QuantiseRowsArgs {
   int64_t rows = 0;
   int64_t width = 0;  // a multiple of 128
   Type type = Type::kBfloat16;
-  const void* x = nullptr;   // [rows, width]
+  const void* x = nullptr;   // [rows, width], or [any, width] where there are sources
   int64_t code_stride = 0;   // a multiple of 128, at least width; codes after `width` become 0
   void* codes = nullptr;     // [rows, code_stride]
   int64_t scale_stride = 0;  // rows or more
   float* scales = nullptr;   // [code_stride / 128, scale_stride]
+  const int32_t* sources = nullptr;  // [rows] the row of x of each row of codes; null: its own
 };
 Outcome quantise_rows(const QuantiseRowsArgs& args, Stream stream);
 

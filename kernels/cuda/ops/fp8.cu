@@ -11,6 +11,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kSide = static_cast<int>(kFp8Block);
 constexpr int kOfLane = kSide / kWarp;
+constexpr int kBlocksOfWarp = 4;  // of rows
 constexpr float kLargest = 448;
 constexpr float kFloor = 1e-12F;
 
@@ -43,20 +44,31 @@ __device__ __forceinline__ uint32_t codes_of(const float (&x)[kOfLane], float sc
   return codes;
 }
 
+/// A warp loads all its blocks before it uses the first.
 template <class T>
 __global__ void __launch_bounds__(kThreads) quantise_rows_kernel(QuantiseRowsArgs args) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t blocks = args.code_stride / kSide;
-  const int64_t row = at / blocks, block = at % blocks, column = block * kSide;
-  if (row >= args.rows) return;
   const int lane = threadIdx.x % kWarp;
-  float x[kOfLane] = {};
-  if (column < args.width)
-    load(static_cast<const T*>(args.x) + row * args.width + column + lane * kOfLane, x);
-  const float scale = scale_of(warp_largest(largest_of(x)));
-  auto* to = static_cast<uint8_t*>(args.codes) + row * args.code_stride + column;
-  reinterpret_cast<uint32_t*>(to)[lane] = codes_of(x, scale);
-  if (lane == 0) args.scales[block * args.scale_stride + row] = scale;
+  float x[kBlocksOfWarp][kOfLane] = {};
+#pragma unroll
+  for (int i = 0; i < kBlocksOfWarp; ++i) {
+    const int64_t at = warp * kBlocksOfWarp + i, row = quotient(at, blocks);
+    const int64_t column = (at - row * blocks) * kSide;
+    if (row >= args.rows || column >= args.width) continue;
+    const int64_t source = args.sources == nullptr ? row : args.sources[row];
+    load(static_cast<const T*>(args.x) + source * args.width + column + lane * kOfLane, x[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kBlocksOfWarp; ++i) {
+    const int64_t at = warp * kBlocksOfWarp + i, row = quotient(at, blocks);
+    if (row >= args.rows) return;
+    const int64_t block = at - row * blocks;
+    const float scale = scale_of(warp_largest(largest_of(x[i])));
+    auto* to = static_cast<uint8_t*>(args.codes) + row * args.code_stride + block * kSide;
+    reinterpret_cast<uint32_t*>(to)[lane] = codes_of(x[i], scale);
+    if (lane == 0) args.scales[block * args.scale_stride + row] = scale;
+  }
 }
 
 template <class T>
@@ -112,8 +124,8 @@ __global__ void __launch_bounds__(kThreads) quantise_blocks_kernel(QuantiseBlock
 Outcome quantise_rows(const QuantiseRowsArgs& args, Stream stream) {
   if (args.rows == 0) return {};
   if (const char* fault = fault_of(args); fault != nullptr) return {fault};
-  const int64_t warps = args.rows * (args.code_stride / kSide);
-  const auto blocks = static_cast<unsigned>(divide_up(warps, kWarps));
+  const int64_t all = args.rows * (args.code_stride / kSide);
+  const auto blocks = static_cast<unsigned>(divide_up(all, kWarps * kBlocksOfWarp));
   if (args.type == Type::kFloat32)
     quantise_rows_kernel<float><<<blocks, kThreads, 0, stream>>>(args);
   else
