@@ -102,7 +102,7 @@ class Client:
         self.session = self.post("create_session", {"sdk_version": "0.38.0"})["session_id"]
         lora = {"rank": 8, "train_attn": True, "train_mlp": True, "train_unembed": True}
         self.model = self.future("create_model", {
-            "session_id": self.session, "model_seq_id": 0, "base_model": "demo/arithmetic",
+            "session_id": self.session, "model_seq_id": 0, "base_model": "demo/words",
             "lora_config": lora})["model_id"]
 
     def post(self, route, body):

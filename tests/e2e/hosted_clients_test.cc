@@ -85,7 +85,7 @@ TEST_F(HostedClients, EachUseOfANameHasItsOwnKeyAndLeavesNothing) {
   EXPECT_THAT(new_session("tml-0123456789abcdef"), StartsWith("HTTP/1.1 401"));
   EXPECT_THAT(new_session(first), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("session-1")));
   EXPECT_THAT(asked(first, "create_model",
-                    R"({"session_id":"session-1","model_seq_id":0,"base_model":"demo/arithmetic",)"
+                    R"({"session_id":"session-1","model_seq_id":0,"base_model":"demo/words",)"
                     R"("lora_config":{"rank":8}})"),
               HasSubstr("request_id"));
   ASSERT_TRUE(waits_for("folder of the client", run,
