@@ -309,8 +309,11 @@ TEST(JoiningTenant, MayBeTrainedByAClientWhereTheLimitsSaySo) {
   EXPECT_TRUE(joined.tenant->is_client);
   EXPECT_EQ(joined.tenant->snapshots, 2);
   EXPECT_THAT(joined.table, HasSubstr("client = true\n"));
-  const auto made =
-      tenant_of_table(hosted.plan(), joined.table, TenantSlot(1), 3, test_catalog()).value();
+  TenantChange change;
+  change.slot = TenantSlot(1);
+  change.tenancy = 3;
+  change.table = joined.table;
+  const auto made = tenant_of_join(hosted.plan(), change, test_catalog()).value();
   EXPECT_TRUE(made->is_client);
   EXPECT_EQ(made->tenancy, 3U);
   EXPECT_NE(hosted.join("bob.toml", replaced(kMain, "main", "bob")).tenant, nullptr)

@@ -17,8 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string fault_of_head(const Status& status) { return status.ok() ? "" : status.error().text(); }
-
 std::string head_text(bool is_tied) {
   return R"({"model_type": "llama", "vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 10,
