@@ -77,7 +77,7 @@ TEST(Hosted, ALimitOfTokensASecondMakesARunLongerAndChangesNoBit) {
 }
 
 TEST(Hosted, NorDoTheirFaults) {
-  const Totals totals = expect_guests_change_nothing(Guests::kFaults, 200);
+  const Totals totals = expect_guests_change_nothing(Guests::kFaulty, 200);
   EXPECT_GT(totals.num_started, 0);
   EXPECT_GT(totals.num_faults, 0);
 }

@@ -339,7 +339,7 @@ HostedResult run_hosted(const CheckedGraph& graph, const HostedCase& hosted) {
     return made;
   };
   std::map<std::tuple<std::string, TenantSlot, uint32_t>, std::shared_ptr<const Tenant>> made;
-  const bool has_faults = hosted.guests == Guests::kFaults || hosted.guests == Guests::kAll;
+  const bool has_faults = hosted.guests == Guests::kFaulty || hosted.guests == Guests::kAll;
   const bool remakes_groups = hosted.guests == Guests::kRemakes || hosted.guests == Guests::kAll;
   VirtualOptions options;
   options.seed = seed;

@@ -17,7 +17,7 @@ namespace primerl::sim {
 enum class Guests {
   kNone,
   kPlain,
-  kFaults,   // messages to their actors fail, rarely
+  kFaulty,   // messages to their actors fail, rarely
   kRemakes,  // groups are made anew from their saved state at random moments
   kAll,      // faults and remakes
 };
