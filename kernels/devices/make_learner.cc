@@ -30,7 +30,7 @@ Status check_options(const LearnerOptions& options) {
   return ok();
 }
 
-Status check_adapters(const LearnerOptions& options, std::span<const AdapterTraining> adapters) {
+Status check_adapters(std::span<const AdapterTraining> adapters) {
   if (adapters.empty() || adapters.size() > kAdaptersOfLearnerMax)
     return error(Code::kInvalid, "a learner of {} adapters: it may have 1 to {}", adapters.size(),
                  kAdaptersOfLearnerMax);
@@ -174,7 +174,7 @@ Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder, FrozenBases* bases) {
   RETURN_IF_ERROR(check_options(options));
-  RETURN_IF_ERROR(check_adapters(options, adapters));
+  RETURN_IF_ERROR(check_adapters(adapters));
   return make_adapter_learner(options, adapters, model_folder, bases);
 }
 
