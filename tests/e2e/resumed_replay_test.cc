@@ -58,9 +58,9 @@ std::string two_tenants() {
         fmt::format("[tenant.{0}]\n{1}[tenant.{0}.adapter]\nrank = 4\n\n", name, tenant_lines(2));
   std::string graph =
       text.substr(0, text.find("[tenant.")) + tables + text.substr(text.find("[model."));
-  const std::string relative = "../arithmetic_tool/model";
+  const std::string relative = "../reverse_text/model";
   return graph.replace(graph.find(relative), relative.size(),
-                       source_path("examples/arithmetic_tool/model"));
+                       source_path("examples/reverse_text/model"));
 }
 
 std::vector<Kind> kinds() {

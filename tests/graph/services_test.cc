@@ -50,7 +50,8 @@ struct ServicesTest : ::testing::Test {
   }
   std::vector<std::string> codes(const std::string& text) const {
     std::vector<std::string> all;
-    for (const auto& found : load(text).diagnostics.all()) all.push_back(found.code);
+    const CheckedGraph graph = load(text);
+    for (const auto& found : graph.diagnostics.all()) all.push_back(found.code);
     return all;
   }
   Folder folder;
