@@ -1,5 +1,5 @@
 /// SentRequests: the GenerateRequests of one tenant that an actor sent for clients and that have no
-/// completion yet, and what its router is told of them. The gateway and the tinker actor have one
+/// completion yet, and the reports of them to its router. The gateway and the tinker actor have one
 /// for each tenant.
 ///
 /// A request that no client waits for any more is cancelled. Its completion still comes, and ends

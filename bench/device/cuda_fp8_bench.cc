@@ -2,7 +2,7 @@
 // mixture eight experts of 128 for each, unevenly chosen.
 //
 // Prints for each matrix and direction: the bf16 GEMM, the GEMM of codes, and the codes of its rows
-// beside it, in ms and TFLOP/s. The tensor cores of a Hopper card do twice as many operations in
+// beside it, in ms and TFLOP/s. The tensor cores of a Hopper GPU do twice as many operations in
 // FP8; 128 x 128 tiles read 128 bytes from the L2 cache for 16k operations, or 96 where two blocks
 // share rows. Codes of rows read two bytes a number and write one. Medians of 15, [least, most].
 #include <ATen/ops/_grouped_mm.h>
@@ -72,8 +72,7 @@ void grouped(const CudaStream& stream, const char* name, int64_t columns, int64_
     const at::Tensor matrix = is_backward ? weight : weight.transpose(1, 2);
     const Fp8Rows codes = quantised_rows(kPairs, x, stream);
     const auto by_codes = [&] { grouped_fp8(codes, *experts, ends, is_backward, stream); };
-    fmt::print("{:<10} {:<5} bf16 {}, FP8 {}, codes of rows {}\n", name,
-               is_backward ? "back" : "",
+    fmt::print("{:<10} {:<5} bf16 {}, FP8 {}, codes of rows {}\n", name, is_backward ? "back" : "",
                time_of(stream, flop, [&] { at::_grouped_mm(x, matrix, ends); }),
                time_of(stream, flop, by_codes),
                time_of(stream, 0, [&] { quantised_rows(kPairs, x, stream); }));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Three tenants on one model: two loops, and a client. One leaves, a worker is killed, and nobody
-loses a step.
+"""Three tenants on one model: two loops, and a client. One leaves, a worker is killed, and no
+tenant loses a step.
 
     python3 examples/hosted/three_tenants.py [--out RUN] [--steps 6] [-- MORE WORDS OF serve]
 
@@ -200,7 +200,7 @@ def main():
             lost.append(f"{name}: {steps}")
     if lost or len(run.steps("carol")) != 2 * given.steps:
         sys.exit(f"steps were lost or made twice: {lost}")
-    print("nobody lost a step")
+    print("no tenant lost a step")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-/// What the options `numerics` and `products` of engines and learners mean, as the reference prints
-/// it.
+/// The text of the reference about the options `numerics` and `products` of engines and learners.
 #pragma once
 
 namespace primerl {

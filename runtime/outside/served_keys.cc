@@ -23,7 +23,7 @@ void ServedKeys::look(Time now) {
 
 std::optional<std::string> ServedKeys::holder_of(std::string_view key, Time now) {
   look(now);
-  // Without a file everyone may use a listener of `run`; here nobody may.
+  // Without a file every client may use a listener of `run`; here none may.
   if (const HttpKeys& keys = keys_.keys(); !keys.is_open())
     if (auto tenant = keys.tenant_of(fmt::format("Bearer {}", key))) return tenant;
   if (!key.starts_with(prefix_)) return std::nullopt;

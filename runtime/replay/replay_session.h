@@ -59,7 +59,7 @@ class ReplayHostServices final : public ProcessServices, public RunFiles, public
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
-  /// Where the checkpoints of tenants are that joined in the record and continued at one.
+  /// Finds the checkpoints of tenants that joined in the record and continued at one.
   void find_joined_in(std::filesystem::path run_folder, size_t layout_tenants) {
     run_folder_ = std::move(run_folder);
     layout_tenants_ = layout_tenants;

@@ -29,7 +29,7 @@ class HostedClients : public ::testing::Test {
   std::string member_of(const std::string& text, std::string_view key) const {
     return parse_json(text, "an answer").value().get_string(key).value();
   }
-  /// carol joins; her key.
+  /// Lets carol join, and returns the key.
   std::string join() const {
     const auto end = tenant({"add", source_path("examples/hosted/carol.toml"), "--wait", "--json"});
     EXPECT_EQ(end.code, 0) << end.err;
@@ -123,7 +123,7 @@ TEST_F(HostedClients, InTheExampleOneLeavesAWorkerIsKilledAndNobodyLosesAStep) {
                  {"PYTHONDONTWRITEBYTECODE=1"});
   const auto end = script.wait();
   EXPECT_EQ(end.code, 0) << end.err << end.out;
-  EXPECT_THAT(end.out, HasSubstr("nobody lost a step"));
+  EXPECT_THAT(end.out, HasSubstr("no tenant lost a step"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct ServedKeysTest : ::testing::Test {
   }
 
   ScratchFolder scratch;
-  TokenHolder gone{"nobody", 9};
+  TokenHolder gone{"dave", 9};
   std::optional<ServedKeys> made;
 };
 

@@ -298,7 +298,7 @@ void count_group(const Plan& plan, const GroupState& state, HostedResult& ended)
     census[group.name + " outboxes"] += link.outbox.size() + link.unacknowledged.size();
 }
 
-/// What a resource still has of guests, who all have left.
+/// Adds a fault for each thing that a resource still has of guests, who all have left.
 void look_for_rests(Resource& resource, const std::vector<WeightsKey>& uses,
                     std::vector<std::string>& faults) {
   if (auto* engine = dynamic_cast<Engine*>(&resource); engine != nullptr) {

@@ -82,8 +82,8 @@ class CudaTrainedWeights {
   /// Publishes whole weights for engines: those that GEMMs read, in their type. As copies on the
   /// host,
   std::vector<WeightTensor> copy_published() const { return copies_of(weights_); }
-  /// Of an adapter. What GEMMs read, in pinned memory and in the common layout, if its rank is the
-  /// common one: one copy, of half the bytes. Else its masters.
+  /// The numbers of an adapter that GEMMs read, in pinned memory and in the common layout, if its
+  /// rank is the common one: one copy, of half the bytes. Else its masters.
   std::vector<WeightTensor> copy_adapter() const;
   /// or in `buffer`, which has published_bytes(); complete when this returns. `next`: the buffers
   /// of later versions.
