@@ -57,14 +57,13 @@ void ControlRequests::handle(uint64_t request, const ClientRequest& from, const 
   RoutedRequest routed = route_request(from.method, from.path, from.query);
   Open open{request, who, routed.route, from.path};
   if (const int32_t wait = rate_.take(who.who(), now); wait > 0) {
-    const ControlFault fault{
-        429,
-        fmt::format("{} has made more than {} requests within a minute", who.who(),
-                    RequestRate::kRequestsPerMinute),
-        "token",
-        fmt::format("{} a minute", RequestRate::kRequestsPerMinute),
-        fmt::format("wait {} s", wait),
-        wait};
+    const ControlFault fault{429,
+                             fmt::format("{} has made more than {} requests within a minute",
+                                         who.who(), RequestRate::kRequestsPerMinute),
+                             "token",
+                             fmt::format("{} a minute", RequestRate::kRequestsPerMinute),
+                             fmt::format("wait {} s", wait),
+                             wait};
     if (!rate_.refuses_again(who.who())) return refuse(open, fault);
     // A flood must not push older lines out of the audit log.
     return setup_.reply(request, {fault.status, fault.json(), fault.retry_after});

@@ -174,8 +174,8 @@ void TenantControl::change(const std::string& id, const std::string& verb, const
       return refuse(id, saved.error());
     }
     // The saved table still names it as removed: the next start removes it.
-    setup_.warn(fmt::format("tenant '{}' is in tenants.json still: {}", *name,
-                            saved.error().text()));
+    setup_.warn(
+        fmt::format("tenant '{}' is in tenants.json still: {}", *name, saved.error().text()));
   }
   if (order) send_to_ready(*order, now);
   const HostedTenant* left = table_.find(*name);

@@ -83,8 +83,8 @@ class HttpReader {
 /// "Not Found" for 404.
 std::string http_reason(int32_t status);
 
-/// The status line and headers of a reply, with the empty line after them. `as_chunks`: a reply with
-/// `has_more` comes in chunks; else the end of the connection is its end.
+/// The status line and headers of a reply, with the empty line after them. `as_chunks`: a reply
+/// with `has_more` comes in chunks; else the end of the connection is its end.
 std::string http_reply_head(const ClientReply& reply, bool keeps_alive, bool as_chunks = true);
 /// A chunk of a reply with `has_more`; an empty one ends the reply.
 std::string http_chunk(std::string_view body);
