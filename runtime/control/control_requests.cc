@@ -141,8 +141,11 @@ void ControlRequests::add(Open open, const ClientRequest& from) {
     return waiting;
   };
   if (const auto fault = check_upload(body.text, *catalog_, uploaded)) return refuse(open, *fault);
-  const bool has_data = std::ranges::any_of(
-      waiting, [&](const auto& name) { return body.text.find(name) != std::string::npos; });
+  // As a whole text: the purge of a tenant finds only a folder that its table names.
+  const bool has_data = std::ranges::any_of(waiting, [&](const auto& name) {
+    return body.text.find(fmt::format("\"{}\"", name)) != std::string::npos ||
+           body.text.find(fmt::format("'{}'", name)) != std::string::npos;
+  });
   if (has_data) open.with_data_of = tenant;
   const auto file = has_data ? claim_data(setup_.run_folder, tenant, body.text)
                              : write_upload(setup_.run_folder, body.text);

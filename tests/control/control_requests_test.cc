@@ -6,6 +6,7 @@
 
 #include "graph/base/files.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/control/upload_folders.h"
 #include "runtime/control/upload_rules.h"
 #include "tests/store/scratch_folder.h"
 
@@ -370,6 +371,14 @@ TEST_F(ControlRequestsStory, DataFilesAreStoredByTheOperatorAndMoveToTheTenantTh
   EXPECT_FALSE(fs::exists(folder / "tenant.toml"));
   EXPECT_EQ(status(send(kOperator, "POST", "/v1/tenants", "", file)), 400)
       << "the next alice has none of its files";
+}
+
+TEST_F(ControlRequestsStory, FilesThatATenantDoesNotNameWaitOn) {
+  ASSERT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/rows.txt", "", "x")), 200);
+  send(kOperator, "POST", "/v1/tenants", "", "# not my_rows.txt\n" + kFile);
+  answer(asked(), Json::object().set("tenant", picture("alice", "starting")));
+  EXPECT_FALSE(fs::exists(tenant_data_folder(scratch.path())));
+  EXPECT_TRUE(fs::exists(scratch.path() / "uploads/files/alice/rows.txt"));
 }
 
 TEST_F(ControlRequestsStory, WaitingFilesAreDiscarded) {
