@@ -190,6 +190,7 @@ Result<std::shared_ptr<HttpListener>> listener_of(const Plan& plan, const PlanRe
   door.holder_of = [keys = std::make_shared<ServedKeys>(std::move(file), options.key_prefix,
                                                         setup.run_folder, log)](
                        std::string_view key) { return keys->holder_of(key, steady_now()); };
+  door.log = log;
   ASSIGN_OR_RETURN(auto listener, make_http_listener(options, std::move(door)));
   log(fmt::format("listens on {}", listener->url()));
   return listener;

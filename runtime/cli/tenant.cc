@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -28,7 +29,9 @@ namespace fs = std::filesystem;
 // A join reads the tenant's data and tokenizes it once.
 constexpr Duration kAnswerMax = Duration::seconds(60);
 constexpr Duration kJoinMax = Duration::seconds(600);  // of --wait
-constexpr auto kLookEvery = std::chrono::milliseconds(20);
+// Each look writes two files and wakes the run, so a long join is looked at less and less often.
+constexpr auto kFirstLook = std::chrono::milliseconds(20);
+constexpr auto kLookMax = std::chrono::milliseconds(500);
 
 struct TenantArguments {
   std::string run = "runs/latest";
@@ -252,6 +255,7 @@ int remove_tenant(const TenantArguments& arguments) {
 Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
   const std::string name = text_member(tenant, "name");
   const Time give_up = steady_now() + kJoinMax;
+  auto pause = kFirstLook;
   while (true) {
     const std::string state = text_member(tenant, "state");
     if (state == "training" || state == "paused") return {std::move(tenant)};
@@ -268,7 +272,8 @@ Answered wait_for_start(const TenantArguments& arguments, Json tenant) {
                          to_string(kJoinMax))
                        .note(waits_text(tenant)),
                    kExitFailed)};
-    std::this_thread::sleep_for(kLookEvery);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLookMax);
     const Answered answered = ask(arguments, request("show", name));
     if (answered.exit_code != kExitDone) return {std::move(tenant), answered.exit_code};
     tenant = member(answered.answer, "tenant");

@@ -1,7 +1,6 @@
 #include "runtime/control/control_api.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -17,19 +16,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEventStream = "text/event-stream";
 constexpr int kRoundsMax = 16;  // of receive_answers() in one poll()
-
-/// The holder as the listener passes it on: "*", or "alice 1".
-std::string text_of(const TokenHolder& holder) {
-  return holder.is_operator() ? "*" : fmt::format("{} {}", holder.tenant, holder.tenancy);
-}
-
-TokenHolder holder_of(const std::string& text) {
-  const size_t space = text.find(' ');
-  if (space == std::string::npos) return {};
-  TokenHolder holder{text.substr(0, space)};
-  (void)std::from_chars(text.data() + space + 1, text.data() + text.size(), holder.tenancy);
-  return holder;
-}
 
 }  // namespace
 
@@ -106,7 +92,7 @@ Result<std::unique_ptr<ControlApi>> ControlApi::open(const ControlApiOptions& op
   door.holder_of = [known](std::string_view token) -> std::optional<std::string> {
     const auto holder = known->find(token);
     if (!holder) return std::nullopt;
-    return text_of(*holder);
+    return holder->name();
   };
   door.error_body = [](int32_t status, std::string_view message) {
     return listener_fault(status, message).json().dump();
@@ -180,7 +166,7 @@ void ControlApi::receive(const OutsideAnswer& answer, Time now) {
   if (accepts_.erase(answer.id) > 0) {
     const auto request = read_client_request(answer.body);
     CHECK(request.ok(), "a listener gave what is no request");
-    return requests_.handle(answer.id, *request, holder_of(request->tenant), now);
+    return requests_.handle(answer.id, *request, read_holder(request->tenant), now);
   }
   if (answer.id != closed_call_) return;  // whether a reply was sent
   closed_call_ = 0;

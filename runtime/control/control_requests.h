@@ -36,6 +36,7 @@ class ControlRequests {
   static constexpr size_t kPollsMax = 32;         // requests for events at once, streams too
   static constexpr size_t kPollsOfHolderMax = 4;  // of one token
   static constexpr size_t kEventsMax = 256;       // kept of one tenant; older ones are dropped
+  static constexpr size_t kPartBytesMax = size_t{32} << 10;  // of a stream, at one look
   static constexpr Duration kPollMax = Duration::seconds(25);
   static constexpr Duration kLookEvery = Duration::milliseconds(500);
   static constexpr Duration kStreamMax = Duration::seconds(3600);

@@ -24,9 +24,16 @@ class RequestRate {
     refill(bucket, now);
     if (bucket.left >= 1) {
       bucket.left -= 1;
+      bucket.num_refused = 0;
       return 0;
     }
+    ++bucket.num_refused;
     return static_cast<int32_t>(std::ceil((1 - bucket.left) / kPerSecond));
+  }
+  /// Whether the last request was refused, and the one before too.
+  bool refuses_again(const std::string& holder) const {
+    const auto found = buckets_.find(holder);
+    return found != buckets_.end() && found->second.num_refused > 1;
   }
   size_t num_holders() const { return buckets_.size(); }
 
@@ -35,6 +42,7 @@ class RequestRate {
   struct Bucket {
     double left = 0;
     Time at;
+    uint64_t num_refused = 0;  // since the last one that passed
   };
 
   static void refill(Bucket& bucket, Time now) {

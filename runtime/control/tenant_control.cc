@@ -144,9 +144,18 @@ Status TenantControl::open() {
     if (const Status restored = table_.restore(json); !restored.ok())
       return Error(restored.error()).while_doing(fmt::format("reading '{}'", file.string()));
     std::vector<std::string> admitted;
-    for (const auto& [name, tenant] : table_.tenants())
+    std::vector<HostedTenant> removed;
+    for (const auto& [name, tenant] : table_.tenants()) {
       if (tenant.state == TenantState::kAdmitted) admitted.push_back(name);
+      const bool has_left =
+          tenant.state == TenantState::kEnded || tenant.state == TenantState::kFailed;
+      if (has_left && tenant.is_removed) removed.push_back(tenant);
+    }
     for (const auto& name : admitted) RETURN_IF_ERROR(table_.start(name));
+    for (const HostedTenant& tenant : removed) {
+      remove_files(tenant);
+      RETURN_IF_ERROR(table_.remove(tenant.name, tenant.files));
+    }
     table_.all_restarted();
   }
   return save();

@@ -145,6 +145,7 @@ void TenantControl::change(const std::string& id, const std::string& verb, const
   std::optional<HostedTenant> there;
   if (const HostedTenant* found = table_.find(*name); found != nullptr) there = *found;
   std::optional<TenantOrder> order;
+  bool has_removed_files = false;
   if (verb == "pause" || verb == "resume") {
     const auto changed = verb == "pause" ? table_.pause(*name) : table_.resume(*name);
     if (!changed.ok()) return refuse(id, changed.error());
@@ -152,17 +153,29 @@ void TenantControl::change(const std::string& id, const std::string& verb, const
   } else if (verb == "remove") {
     const auto files = files_of(content);
     if (!files.ok()) return refuse(id, files.error());
+    if (*files != RemovedFiles::kKeep && table_.mark_removed(*name, *files)) {
+      // The table says so before a file is removed, so a crash does not leave the others.
+      if (const Status saved = save(); !saved.ok()) {
+        CHECK(table_.restore(before).ok(), "a table of tenants does not read its own text");
+        return refuse(id, saved.error());
+      }
+      has_removed_files = true;
+      remove_files(*table_.find(*name));
+    }
     const auto removed = table_.remove(*name, *files);
     if (!removed.ok()) return refuse(id, removed.error());
     order = *removed;
-    there->files = *files;
-    if (table_.find(*name) == nullptr) remove_files(*there);
   } else {
     return refuse(id, fmt::format("a run has no request '{}' about tenants", verb), true);
   }
   if (const Status saved = save(); !saved.ok()) {
-    CHECK(table_.restore(before).ok(), "a table of tenants does not read its own text");
-    return refuse(id, saved.error());
+    if (!has_removed_files) {
+      CHECK(table_.restore(before).ok(), "a table of tenants does not read its own text");
+      return refuse(id, saved.error());
+    }
+    // The saved table still names it as removed: the next start removes it.
+    setup_.warn(
+        fmt::format("tenant '{}' is in tenants.json still: {}", *name, saved.error().text()));
   }
   if (order) send_to_ready(*order, now);
   const HostedTenant* left = table_.find(*name);

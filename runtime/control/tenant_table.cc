@@ -226,6 +226,14 @@ Result<std::optional<TenantOrder>> TenantTable::remove(std::string_view name, Re
   return std::optional<TenantOrder>();
 }
 
+bool TenantTable::mark_removed(std::string_view name, RemovedFiles files) {
+  const auto found = tenants_.find(name);
+  if (found == tenants_.end() || has_slot(found->second.state)) return false;
+  found->second.is_removed = true;
+  found->second.files = files;
+  return true;
+}
+
 std::optional<TenantOrder> TenantTable::drain(HostedTenant& tenant) {
   if (tenant.state == TenantState::kDraining) return std::nullopt;
   tenant.state = TenantState::kDraining;

@@ -255,16 +255,18 @@ void return_data(const fs::path& run_folder, const fs::path& file, const std::st
 fs::path data_folder_of_table(const fs::path& run_folder, std::string_view table) {
   // Paths in a table are absolute, and `run_folder` may not be.
   const std::string start = fmt::format("/{}/", kDataFolder);
-  const size_t begin = table.find(start);
-  if (begin == std::string_view::npos) return {};
-  const std::string_view digits = table.substr(begin + start.size(), kDigits);
-  const bool are_digits = std::ranges::all_of(
-      digits, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (digits.size() != kDigits || !are_digits) return {};
-  // Digits are random: a folder of another run is not in this one.
-  fs::path folder = tenant_data_folder(run_folder) / digits;
-  std::error_code fault;
-  return fs::symlink_status(folder, fault).type() == fs::file_type::directory ? folder : fs::path();
+  // Another text of the table, such as a description, may have these words too.
+  for (size_t at = 0; (at = table.find(start, at)) != std::string_view::npos; at += start.size()) {
+    const std::string_view digits = table.substr(at + start.size(), kDigits);
+    const bool are_digits = std::ranges::all_of(
+        digits, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+    if (digits.size() != kDigits || !are_digits) continue;
+    // Digits are random: a folder of another run is not in this one.
+    fs::path folder = tenant_data_folder(run_folder) / digits;
+    std::error_code fault;
+    if (fs::symlink_status(folder, fault).type() == fs::file_type::directory) return folder;
+  }
+  return {};
 }
 
 }  // namespace primerl

@@ -196,23 +196,20 @@ Result<std::string> rotate_control_token(const fs::path& run_folder, const Token
   return token;
 }
 
-TokensFile::Facts TokensFile::facts_now() const {
-  struct stat found {};
-  if (::lstat(control_tokens_file(run_folder_).c_str(), &found) != 0) return {};
-  return {found.st_ino, found.st_size,
-          int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
-}
-
 Status TokensFile::look() {
   const std::lock_guard lock(mutex_);
   return look_locked();
 }
 
 Status TokensFile::look_locked() {
-  const Facts facts = facts_now();
+  // Before it is read: a write meanwhile is seen by the next look.
+  const FileFacts facts = file_facts(control_tokens_file(run_folder_));
   if (facts == read_) return ok();
-  read_ = facts;
-  ASSIGN_OR_RETURN(tokens_, read_control_tokens(run_folder_));
+  auto tokens = read_control_tokens(run_folder_);
+  // A fault of the system may pass, and the file may have ended a token: the next look tries again.
+  if (tokens.ok() || tokens.error().code() != Code::kIo) read_ = facts;
+  if (!tokens.ok()) return tokens.error();
+  tokens_ = *std::move(tokens);
   return ok();
 }
 

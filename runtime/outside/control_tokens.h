@@ -8,8 +8,6 @@
 /// of that name has another number. A value; the functions below read and replace its file.
 #pragma once
 
-#include <sys/types.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -22,6 +20,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "runtime/outside/file_facts.h"
 #include "runtime/outside/http_keys.h"
 
 namespace primerl {
@@ -103,19 +102,12 @@ class TokensFile {
   std::optional<TokenHolder> find(std::string_view token);
 
  private:
-  /// What differs after a write. size -1: there was no file.
-  struct Facts {
-    ino_t inode = 0;
-    int64_t size = -1, modified_ns = 0;
-    friend bool operator==(const Facts&, const Facts&) = default;
-  };
-  Facts facts_now() const;
   Status look_locked();
 
   const std::filesystem::path run_folder_;
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::optional<Facts> read_;  // none: never looked
+  std::optional<FileFacts> read_;  // of the file when it was last tried; none: never
   ControlTokens tokens_;
 };
 

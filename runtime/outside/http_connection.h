@@ -22,6 +22,7 @@ struct HttpConnections::Connection {
   bool is_admitted = false;
   bool keeps_alive = true;
   bool is_head = false;
+  bool reads_chunks = true;
   bool is_streaming = false;  // its reply has begun, and another part follows
   uint64_t num_charged = 0;
   std::string to_send;

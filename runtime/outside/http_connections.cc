@@ -331,6 +331,7 @@ std::optional<HttpRefusal> HttpConnections::refusal_of(Connection& connection) c
 bool HttpConnections::admit(Connection& connection) {
   const HttpHead& head = connection.reader->head();
   connection.keeps_alive = head.keeps_alive;
+  connection.reads_chunks = head.reads_chunks;
   if (const auto refusal = refusal_of(connection)) {
     refuse(connection, *refusal);
     return false;

@@ -94,6 +94,7 @@ class HttpConnections {
   void refuse(Connection& connection, const HttpRefusal& refusal);
   void begin_reply(Connection& connection, const ClientReply& reply);
   void send_part(Connection& connection, const ClientReply& reply);
+  static void add_part(Connection& connection, const ClientReply& reply);
   void send(Connection& connection);
   void end_reply(Connection& connection);
   void discard(Connection& connection);

@@ -104,6 +104,7 @@ void HttpReader::finish_head() {
   if (head_.path.size() < target.size()) head_.query = target.substr(head_.path.size() + 1);
   head_.keeps_alive = request.keep_alive();
   head_.is_chunked = request.chunked();
+  head_.reads_chunks = fields.version() > 10;
   if (const auto length = request.content_length()) head_.content_length = *length;
   // HTTP/1.0 has no Host header.
   const auto hosts = fields.equal_range(http::field::host);
@@ -167,13 +168,15 @@ std::string http_reason(int32_t status) {
   return text_of(reason);
 }
 
-std::string http_reply_head(const ClientReply& reply, bool keeps_alive) {
-  const std::string length = reply.has_more ? "Transfer-Encoding: chunked"
-                                            : fmt::format("Content-Length: {}", reply.body.size());
+std::string http_reply_head(const ClientReply& reply, bool keeps_alive, bool as_chunks) {
   std::string head =
-      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}\r\nCache-Control: no-store\r\n",
-                  reply.status, http_reason(reply.status),
-                  reply.content_type.empty() ? kJsonContentType : reply.content_type, length);
+      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nCache-Control: no-store\r\n", reply.status,
+                  http_reason(reply.status),
+                  reply.content_type.empty() ? kJsonContentType : reply.content_type);
+  if (!reply.has_more)
+    head += fmt::format("Content-Length: {}\r\n", reply.body.size());
+  else if (as_chunks)
+    head += "Transfer-Encoding: chunked\r\n";
   if (!reply.request_id.empty()) head += fmt::format("X-Request-ID: {}\r\n", reply.request_id);
   if (reply.status == 429 || reply.status == 503)
     head += fmt::format("Retry-After: {}\r\n", reply.retry_after);

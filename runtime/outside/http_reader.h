@@ -28,6 +28,7 @@ struct HttpHead {
   std::string content_type;         // small letters, without parameters; empty: JSON, or none
   std::optional<uint64_t> content_length;
   bool is_chunked = false;
+  bool reads_chunks = true;  // HTTP/1.0 has none
   bool keeps_alive = true;
   bool expects_continue = false;
 };
@@ -82,8 +83,9 @@ class HttpReader {
 /// "Not Found" for 404.
 std::string http_reason(int32_t status);
 
-/// The status line and headers of a reply, with the empty line after them.
-std::string http_reply_head(const ClientReply& reply, bool keeps_alive);
+/// The status line and headers of a reply, with the empty line after them. `as_chunks`: a reply
+/// with `has_more` comes in chunks; else the end of the connection is its end.
+std::string http_reply_head(const ClientReply& reply, bool keeps_alive, bool as_chunks = true);
 /// A chunk of a reply with `has_more`; an empty one ends the reply.
 std::string http_chunk(std::string_view body);
 

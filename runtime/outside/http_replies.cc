@@ -45,18 +45,29 @@ void HttpConnections::send_part(Connection& connection, const ClientReply& reply
     num_bytes_ -= connection.num_charged;
     connection.num_charged = kStreamBytesMax + kReplyHeadBytes;
     num_bytes_ += connection.num_charged;
-    connection.to_send = http_reply_head(reply, connection.keeps_alive);
+    // Without chunks only the end of the connection ends the reply.
+    if (!connection.reads_chunks) connection.keeps_alive = false;
+    connection.to_send = http_reply_head(reply, connection.keeps_alive, connection.reads_chunks);
   }
   connection.is_streaming = reply.has_more;
   connection.to_send.erase(0, std::exchange(connection.num_sent, 0));
-  if (!reply.body.empty()) connection.to_send += http_chunk(reply.body);
-  if (!reply.has_more) connection.to_send += http_chunk("");  // the last one is empty
-  if (connection.to_send.size() > kStreamBytesMax) return close(connection);
+  if (!connection.is_head) add_part(connection, reply);
+  // Before close(), which must know that a last part was not sent.
   if (connection.phase != Phase::kSending) {
     ++num_unsent_;
     enter(connection, Phase::kSending);
   }
+  if (connection.to_send.size() > kStreamBytesMax) return close(connection);
   send(connection);
+}
+
+void HttpConnections::add_part(Connection& connection, const ClientReply& reply) {
+  if (!connection.reads_chunks) {
+    connection.to_send += reply.body;
+    return;
+  }
+  if (!reply.body.empty()) connection.to_send += http_chunk(reply.body);
+  if (!reply.has_more) connection.to_send += http_chunk("");  // the last one is empty
 }
 
 void HttpConnections::send(Connection& connection) {

@@ -16,12 +16,12 @@ std::filesystem::path removed_file(const std::filesystem::path& run_folder) {
   return run_folder / "removed_tenants.jsonl";
 }
 
-}  // namespace
-
-std::vector<RemovedTenant> removed_tenants(const std::filesystem::path& run_folder) {
+/// Empty if there is no file.
+Result<std::vector<RemovedTenant>> read_removed(const std::filesystem::path& run_folder) {
   std::vector<RemovedTenant> removed;
   const auto text = read_text_file(removed_file(run_folder), kRemovedBytesMax);
-  if (!text.ok()) return removed;
+  if (!text.ok() && text.error().code() == Code::kNotFound) return removed;
+  if (!text.ok()) return text.error();
   for (std::string_view left = *text; !left.empty();) {
     const size_t end = left.find('\n');
     const auto line = parse_json(std::string(left.substr(0, end)), "a line");
@@ -35,9 +35,17 @@ std::vector<RemovedTenant> removed_tenants(const std::filesystem::path& run_fold
   return removed;
 }
 
+}  // namespace
+
+std::vector<RemovedTenant> removed_tenants(const std::filesystem::path& run_folder) {
+  auto removed = read_removed(run_folder);
+  return removed.ok() ? *std::move(removed) : std::vector<RemovedTenant>();
+}
+
 Status add_removed(FileOps& files, const std::filesystem::path& run_folder,
                    const RemovedTenant& tenant) {
-  std::vector<RemovedTenant> all = removed_tenants(run_folder);
+  // A list that cannot be read now must not be replaced by a shorter one.
+  ASSIGN_OR_RETURN(std::vector<RemovedTenant> all, read_removed(run_folder));
   if (std::ranges::find(all, tenant) != all.end()) return ok();
   all.push_back(tenant);
   std::string text;

@@ -19,9 +19,10 @@ struct RemovedTenant {
   friend bool operator==(const RemovedTenant&, const RemovedTenant&) = default;
 };
 
-/// Empty if there is no list. A line that cannot be read is left out.
+/// Empty if there is no list, or if it cannot be read. A line that cannot be read is left out.
 std::vector<RemovedTenant> removed_tenants(const std::filesystem::path& run_folder);
-/// Synced when it returns ok. A repeated tenant changes nothing.
+/// Synced when it returns ok. A repeated tenant changes nothing; nor does an error, for example if
+/// the list cannot be read.
 Status add_removed(FileOps& files, const std::filesystem::path& run_folder,
                    const RemovedTenant& tenant);
 

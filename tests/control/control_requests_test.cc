@@ -6,6 +6,8 @@
 
 #include "graph/base/files.h"
 #include "runtime/backends/resource_catalog.h"
+#include "runtime/control/upload_folders.h"
+#include "runtime/control/upload_rules.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
@@ -196,7 +198,36 @@ TEST_F(ControlRequestsStory, MoreRequestsThanTheRateWait) {
   const uint64_t late = send(kAlice, "GET", "/openapi.json");
   EXPECT_EQ(status(late), 429);
   EXPECT_EQ(replies[late].retry_after, 1);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(status(send(kAlice, "GET", "/openapi.json")), 429);
+  EXPECT_THAT(audit, SizeIs(1)) << "a flood does not push older lines out";
   EXPECT_EQ(status(send(kOperator, "GET", "/openapi.json")), 200);
+}
+
+TEST_F(ControlRequestsStory, OnlyADataFileMayBeLarge) {
+  const std::string large(kUploadBytesMax + 1, ' ');
+  EXPECT_EQ(status(send(kAlice, "PATCH", "/v1/tenants/alice", "", large)), 413);
+  EXPECT_EQ(status(send(kOperator, "POST", "/v1/tenants", "", "{" + large)), 413);
+  EXPECT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/rows.txt", "", large)), 200);
+}
+
+TEST_F(ControlRequestsStory, ALateClientGetsManyEventsInPartsThatTheListenerKeeps) {
+  (void)send(kOperator, "GET", "/v1/tenants/alice/events");
+  const std::string why(1000, 'x');
+  for (size_t i = 0; i < ControlRequests::kEventsMax; ++i)
+    look({picture("alice", "failed").set("why", why).set("step", static_cast<int64_t>(i))});
+  const uint64_t stream = send(kAlice, "GET", "/v1/tenants/alice/events");
+  const Json last = picture("alice", "failed").set("why", why).set("step", 255);
+  size_t num_bytes = 0;
+  for (int i = 0; i < 20; ++i) {
+    look({last});
+    EXPECT_LE(streams[stream].size() - num_bytes, ControlRequests::kPartBytesMax);
+    num_bytes = streams[stream].size();
+  }
+  size_t num_events = 0;
+  for (size_t at = 0; (at = streams[stream].find("id: ", at)) != std::string::npos; ++at)
+    ++num_events;
+  EXPECT_EQ(num_events, ControlRequests::kEventsMax);
+  EXPECT_THAT(streams[stream], HasSubstr("id: 256\n"));
 }
 
 TEST_F(ControlRequestsStory, EventsComeWhenSomethingChangesAndEachOnce) {
@@ -340,6 +371,14 @@ TEST_F(ControlRequestsStory, DataFilesAreStoredByTheOperatorAndMoveToTheTenantTh
   EXPECT_FALSE(fs::exists(folder / "tenant.toml"));
   EXPECT_EQ(status(send(kOperator, "POST", "/v1/tenants", "", file)), 400)
       << "the next alice has none of its files";
+}
+
+TEST_F(ControlRequestsStory, FilesThatATenantDoesNotNameWaitOn) {
+  ASSERT_EQ(status(send(kOperator, "PUT", "/v1/uploads/alice/rows.txt", "", "x")), 200);
+  send(kOperator, "POST", "/v1/tenants", "", "# not my_rows.txt\n" + kFile);
+  answer(asked(), Json::object().set("tenant", picture("alice", "starting")));
+  EXPECT_FALSE(fs::exists(tenant_data_folder(scratch.path())));
+  EXPECT_TRUE(fs::exists(scratch.path() / "uploads/files/alice/rows.txt"));
 }
 
 TEST_F(ControlRequestsStory, WaitingFilesAreDiscarded) {

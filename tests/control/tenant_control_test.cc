@@ -247,6 +247,45 @@ TEST_F(TenantControlStory, AnEndedTenantMayKeepItsCheckpointsAlone) {
   EXPECT_TRUE(fs::exists(folder / "step_1"));
 }
 
+TEST_F(TenantControlStory, ARefusedRemovalOfAnEndedTenantRemovesNoFile) {
+  all_ready();
+  const HostedTenant alice = join("alice");
+  ASSERT_TRUE(finished(alice, "").ok());
+  all_drained(alice);
+  all_carried_out(Kind::kLeave, alice);
+  const fs::path step = checkpoints_folder(scratch.path(), "alice", 2) / "step_1";
+  fs::create_directories(step);
+  disk.is_full = true;
+  EXPECT_THAT(why(ask("remove", "alice", "purge")), HasSubstr("No space left"));
+  EXPECT_TRUE(fs::exists(step));
+  EXPECT_EQ(state("alice"), TenantState::kEnded);
+  disk.is_full = false;
+  EXPECT_EQ(why(ask("remove", "alice", "purge")), "");
+  EXPECT_FALSE(fs::exists(step));
+  EXPECT_EQ(control->table().find("alice"), nullptr);
+}
+
+TEST_F(TenantControlStory, ARemovalThatACrashEndedIsFinishedAtTheNextStart) {
+  all_ready();
+  const HostedTenant alice = join("alice");
+  ASSERT_TRUE(finished(alice, "").ok());
+  all_drained(alice);
+  all_carried_out(Kind::kLeave, alice);
+  const fs::path step = checkpoints_folder(scratch.path(), "alice", 2) / "step_1";
+  fs::create_directories(step);
+  std::string table = saved();
+  const auto replace = [&table](const std::string& from, const std::string& to) {
+    ASSERT_NE(table.find(from), std::string::npos) << table;
+    table.replace(table.find(from), from.size(), to);
+  };
+  replace(R"("is_removed":false)", R"("is_removed":true)");
+  replace(R"("files":"keep")", R"("files":"purge")");
+  std::ofstream(tenants_file(scratch.path())) << table;
+  crash();
+  EXPECT_FALSE(fs::exists(step));
+  EXPECT_EQ(control->table().find("alice"), nullptr);
+}
+
 TEST_F(TenantControlStory, ListsTenantsSlotsAndTables) {
   all_ready();
   join("alice");

@@ -193,6 +193,13 @@ TEST_F(UploadFoldersTest, ATableNamesItsFolder) {
     return data_folder_of_table(scratch.path(), fmt::format("file = \"{}\"\n", file));
   };
   EXPECT_EQ(of((folder / "rows.jsonl").string()), folder);
+  EXPECT_EQ(data_folder_of_table(
+                scratch.path(),
+                fmt::format("description = \"in /tenant_data/, /tenant_data/0000000000000000\"\n"
+                            "file = \"{}\"\n",
+                            (folder / "rows.jsonl").string())),
+            folder)
+      << "a text before the file is no folder";
   EXPECT_EQ(of("/data/rows.jsonl"), fs::path());
   EXPECT_EQ(of("/other/run/tenant_data/0000000000000000/rows.jsonl"), fs::path());
   EXPECT_EQ(of((tenant_data_folder(scratch.path()) / "rows.jsonl").string()), fs::path());

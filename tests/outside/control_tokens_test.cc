@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "graph/base/file_digest.h"
@@ -171,6 +172,37 @@ TEST_F(ControlTokensTest, AFileThatIsReadKnowsANewTokenAtOnceAndALostOneAfterALo
   fs::copy(scratch.path() / "other", control_tokens_file(scratch.path()));
   EXPECT_FALSE(file.look().ok()) << "others may read it";
   EXPECT_EQ(file.find(third), kAliceToken) << "the tokens before stay";
+}
+
+TEST_F(ControlTokensTest, AFileWhoseRightsWereRepairedIsReadAgain) {
+  const std::string token = rotated(kAliceToken);
+  const fs::path path = control_tokens_file(scratch.path());
+  fs::permissions(path, fs::perms(0640));
+  TokensFile file(scratch.path());
+  EXPECT_FALSE(file.look().ok());
+  // The time of a change has the steps of the kernel's clock.
+  const FileFacts before = file_facts(path);
+  while (file_facts(path) == before) fs::permissions(path, fs::perms(0600));
+  EXPECT_TRUE(file.look().ok());
+  EXPECT_EQ(file.find(token), kAliceToken);
+}
+
+TEST_F(ControlTokensTest, AFaultOfTheSystemIsTriedAgain) {
+  TokensFile file(scratch.path());
+  const std::string ended = rotated(kAliceToken);
+  ASSERT_TRUE(file.look().ok());
+  const std::string token = rotated(kAliceToken);
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none{0, files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status looked = file.look();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_FALSE(looked.ok()) << "no file can be opened";
+  EXPECT_EQ(file.find(ended), kAliceToken) << "the tokens before stay";
+  EXPECT_TRUE(file.look().ok());
+  EXPECT_FALSE(file.find(ended));
+  EXPECT_EQ(file.find(token), kAliceToken);
 }
 
 TEST_F(ControlTokensTest, TextsAreEqualOnlyInEveryByte) {

@@ -94,6 +94,60 @@ TEST_F(HttpDoorStory, AClientThatDoesNotReadItsStreamIsClosed) {
   EXPECT_THAT(*closed, ElementsAre(1U));
 }
 
+TEST_F(HttpDoorStory, ALastPartThatIsTooLargeHasAnAnswerToo) {
+  RawClient alice(port);
+  alice.say(post("{}", kKey));
+  (void)accepted(1);
+  ClientReply part;
+  part.request = 1;
+  part.body = "x";
+  part.has_more = true;
+  ask(2, reply_call(part));
+  EXPECT_TRUE(sent(2));
+  (void)alice.hear_until("\r\nx\r\n");
+  part.body = std::string(HttpConnections::kStreamBytesMax + 1, 'x');
+  part.has_more = false;
+  ask(3, reply_call(part));
+  EXPECT_FALSE(sent(3));
+}
+
+TEST_F(HttpDoorStory, AnOldClientGetsPartsWithoutChunksUntilTheConnectionEnds) {
+  RawClient alice(port);
+  alice.say(fmt::format("GET /x HTTP/1.0\r\n{}Connection: keep-alive\r\n\r\n", kKey));
+  (void)accepted(1);
+  ClientReply part;
+  part.request = 1;
+  part.body = "data: 1\n\n";
+  part.has_more = true;
+  ask(2, reply_call(part));
+  EXPECT_THAT(alice.hear_until("data: 1\n\n"),
+              AllOf(Not(HasSubstr("chunked")), Not(HasSubstr("Content-Length")),
+                    HasSubstr("Connection: close\r\n\r\ndata: 1\n\n")));
+  part.body = "data: 2\n\n";
+  part.has_more = false;
+  ask(3, reply_call(part));
+  EXPECT_EQ(alice.hear_all(), "data: 2\n\n");
+  EXPECT_TRUE(sent(3));
+}
+
+TEST_F(HttpDoorStory, AReplyToHeadHasNoPart) {
+  RawClient alice(port);
+  alice.say(fmt::format("HEAD /x HTTP/1.1\r\n{}{}\r\n", kLocal, kKey));
+  (void)accepted(1);
+  ClientReply part;
+  part.request = 1;
+  part.body = "data: 1\n\n";
+  part.has_more = true;
+  ask(2, reply_call(part));
+  part.has_more = false;
+  ask(3, reply_call(part));
+  EXPECT_TRUE(sent(3));
+  alice.say(post("{}", kKey));
+  EXPECT_EQ(accepted(4).tenant, "alice");
+  reply(5, 4, "next");
+  EXPECT_THAT(alice.hear_until("next"), Not(HasSubstr("data")));
+}
+
 /// A listener of an actor: what it gives to the record does not change.
 TEST_F(HttpStory, WithoutADoorAQueryIsLeftOut) {
   listener();
