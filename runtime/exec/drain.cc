@@ -27,6 +27,7 @@ Duration SlotDrain::next_pause() {
 }
 
 void SlotDrain::ordered(Time now, Duration drain_max) {
+  if (deadline_ != Time()) return;
   deadline_ = now + drain_max;
   latest_ = deadline_ + kSavesMax;
 }

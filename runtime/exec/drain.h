@@ -38,7 +38,8 @@ class SlotDrain {
   /// end: a tenant whose message was lost must still leave.
   static constexpr Duration kSavesMax = Duration::seconds(1800);
 
-  /// The order came, or came again.
+  /// The order came. Orders that are repeated while it has no answer do not move the deadline:
+  /// they may come more often than every drain_max.
   void ordered(Time now, Duration drain_max);
   /// The process wrote the last byte of a checkpoint at `last`.
   void saved(Time last, Duration drain_max);

@@ -31,6 +31,8 @@ TEST(SlotDrain, CheckpointsMoveTheDeadlineUpToABound) {
   const Time begin = Time() + Duration::seconds(1000);
   SlotDrain drain;
   drain.ordered(begin, drain_max);
+  drain.ordered(begin + Duration::seconds(15), drain_max);
+  EXPECT_EQ(drain.deadline(), begin + drain_max) << "the order was repeated";
   drain.saved(Time(), drain_max);
   EXPECT_EQ(drain.deadline(), begin + drain_max) << "a checkpoint of before";
   drain.saved(begin + Duration::seconds(30), drain_max);
