@@ -286,6 +286,9 @@ class Rollout final : public Actor {
   uint64_t next_trajectory_ = 0;
   KnownRouters routers_;
   bool has_ended_ = false;  // the trainer accepts no more groups
+  // The last evaluation is due or runs, and ends the tenant: groups in flight were dropped, so a
+  // larger max_steps comes too late.
+  bool is_ending_ = false;
   bool is_draining_ = false;
   bool has_logged_file_fault_ = false;
   Out<GenerateRequest> generate_;

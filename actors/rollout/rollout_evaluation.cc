@@ -90,6 +90,7 @@ void Rollout::end_evaluation() {
 bool Rollout::is_training_over() const {
   if (options_.evaluates_only) return evaluations_.begun().has_value();
   if (made_.is_none()) return false;
+  if (is_ending_) return true;
   if (made_.value >= tenant().max_steps) return true;
   if (!held_task_ || !is_end_of_tasks(*held_task_)) return false;
   int64_t num_delivered = 0;
@@ -104,6 +105,7 @@ bool Rollout::is_training_over() const {
 void Rollout::end_run_if_over() {
   if (is_draining_ || !is_training_over()) return;
   const bool is_at_end = !options_.evaluates_only && tenant().eval.runs_at_end();
+  is_ending_ = is_at_end;
   if (is_at_end && !std::exchange(has_ended_, true)) {
     // The trainer accepts no more groups.
     drop_open("the last step is done");

@@ -49,8 +49,8 @@ class WaitingQueue {
   /// `tenant` has one sequence more (enter) or less (leave) in the engine, in any state.
   void enter(TenantSlot tenant) { shares_.enter(tenant); }
   void leave(TenantSlot tenant) { shares_.leave(tenant); }
-  /// It has none left, and another one begins in its slot.
   void set_share(TenantSlot tenant, double share) { shares_.set_share(tenant, share); }
+  /// It has none left, and another one begins in its slot.
   void forget(TenantSlot tenant) { shares_.forget(tenant); }
   void charge(TenantSlot tenant, int64_t num_tokens) { shares_.charge(tenant, num_tokens); }
 

@@ -33,8 +33,8 @@ void CafExecutor::Core::drain_tenant(TenantSlot slot) {
   if (!check_slot(*setup_.plan, slot).ok()) return;
   {
     const std::lock_guard lock(mutex_);
-    slot_drains_.try_emplace(slot).first->second.deadline =
-        clock_.now() + setup_.plan->settings.drain_max;
+    slot_drains_.try_emplace(slot).first->second.ordered(clock_.now(),
+                                                         setup_.plan->settings.drain_max);
     for (auto* cell : here_)
       if (cell->group().concerns(slot)) cell->drain_tenant(slot);
   }
@@ -82,8 +82,8 @@ void CafExecutor::Core::watch_slots(Time now) {
     for (const TenantSlot slot : num_abandoned_of_left_) num_abandoned_.erase(slot);
     num_abandoned_of_left_.clear();
     for (auto& [slot, drain] : slot_drains_) {
-      drain.deadline = std::max(drain.deadline, last_saved_ + setup_.plan->settings.drain_max);
-      if (now >= drain.deadline && !std::exchange(drain.is_late, true))
+      drain.saved(last_saved_, setup_.plan->settings.drain_max);
+      if (now >= drain.deadline() && !std::exchange(drain.is_late, true))
         for (auto* cell : here_)
           if (cell->group().concerns(slot)) cell->set_aside(slot);
       const auto is_over = [this, slot = slot, &drain = drain] {

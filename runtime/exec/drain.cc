@@ -26,6 +26,16 @@ Duration SlotDrain::next_pause() {
   return std::exchange(pause_, std::min(pause_ * 2, kLookAfterMax));
 }
 
+void SlotDrain::ordered(Time now, Duration drain_max) {
+  if (deadline_ != Time()) return;
+  deadline_ = now + drain_max;
+  latest_ = deadline_ + kSavesMax;
+}
+
+void SlotDrain::saved(Time last, Duration drain_max) {
+  deadline_ = std::max(deadline_, std::min(last + drain_max, latest_));
+}
+
 bool SlotDrain::is_over(std::span<const SlotCounts> groups) {
   uint64_t shipped = 0, received = 0;
   bool idle = true;

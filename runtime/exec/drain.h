@@ -34,15 +34,25 @@ class SlotDrain {
   /// The pause before the next look. A slot that is idle has drained within a few milliseconds; one
   /// whose rollouts end first must not cost many looks.
   Duration next_pause();
+  /// How long checkpoints may move the deadline. They may be those of other tenants, which never
+  /// end: a tenant whose message was lost must still leave.
+  static constexpr Duration kSavesMax = Duration::seconds(1800);
+
+  /// The order came. Orders that are repeated while it has no answer do not move the deadline:
+  /// they may come more often than every drain_max.
+  void ordered(Time now, Duration drain_max);
+  /// The process wrote the last byte of a checkpoint at `last`.
+  void saved(Time last, Duration drain_max);
   /// drain_max after the order, and after the last byte of a checkpoint. Then actors that still
   /// wait count as idle: a message of theirs was lost with a fault.
-  Time deadline;
+  Time deadline() const { return deadline_; }
   bool is_late = false;  // the groups were told
 
  private:
   bool was_quiet_ = false;
   uint64_t num_shipped_ = 0;
   Duration pause_ = kLookAfterMin;
+  Time deadline_, latest_;
 };
 
 }  // namespace primerl

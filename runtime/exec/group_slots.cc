@@ -105,6 +105,7 @@ Status GroupActors::restore_slots(const GroupState& state, Time now) {
   const TenantsBySlot before = tenants.by_slot();
   TenantsBySlot joined;
   for (const SavedSlot& saved : state.slots) {
+    // Without begins_at: its actors continue from the state, not from that checkpoint.
     const TenantChange change = {TenantChange::Kind::kJoin, saved.slot, saved.tenancy, saved.name,
                                  saved.table};
     ASSIGN_OR_RETURN(auto tenant, common_->make_tenant(change));

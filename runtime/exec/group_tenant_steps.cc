@@ -150,15 +150,17 @@ Status GroupSteps::restore_slots(const GroupState& state, Time now) {
 
 Status GroupSteps::notify_of_joined() {
   // A tenant that joined may have the slot of one of the plan, which must be free before.
+  const GroupTenants& tenants = common_->tenants;
   for (const Tenant& tenant : setup().plan->tenants)
-    if (common_->tenants.by_slot()[tenant.slot.index()].get() != &tenant)
+    if (!tenants.is_planned(tenant.slot))
       RETURN_IF_ERROR(notify_resources(tenant, TenantChange::Kind::kLeave));
-  for (const auto& tenant : common_->tenants.by_slot())
-    if (tenant != nullptr && !common_->tenants.is_planned(tenant->slot))
-      RETURN_IF_ERROR(notify_resources(*tenant, TenantChange::Kind::kJoin));
-  for (const TenantSlot slot : common_->tenants.with_values())
-    RETURN_IF_ERROR(
-        notify_resources(*common_->tenants.by_slot()[slot.index()], TenantChange::Kind::kSet));
+  // As when it joined: values were set later, and change nothing else of the learner's tenant.
+  for (const auto& tenant : tenants.by_slot())
+    if (tenant != nullptr && !tenants.is_planned(tenant->slot))
+      RETURN_IF_ERROR(
+          notify_resources(tenants.before_values(tenant->slot), TenantChange::Kind::kJoin));
+  for (const TenantSlot slot : tenants.with_values())
+    RETURN_IF_ERROR(notify_resources(*tenants.by_slot()[slot.index()], TenantChange::Kind::kSet));
   return ok();
 }
 

@@ -60,6 +60,11 @@ std::vector<TenantSlot> GroupTenants::with_values() const {
   return slots;
 }
 
+const Tenant& GroupTenants::before_values(TenantSlot slot) const {
+  const auto found = values_.find(slot);
+  return found == values_.end() ? *(*tenants_)[slot.index()] : *found->second.before;
+}
+
 void GroupTenants::make(const TenantChange& change, std::shared_ptr<const Tenant> tenant) {
   const TenantSlot slot = change.slot;
   const auto joined = joined_.find(slot);

@@ -46,8 +46,8 @@ class GroupTenants {
   const TenantsBySlot& by_slot() const { return *tenants_; }
   /// The same, as it is now: a change makes another one.
   std::shared_ptr<const TenantsBySlot> shared_by_slot() const { return tenants_; }
-  /// Whether a slot has another tenant than the plan's.
-  bool has_joined() const { return !joined_.empty(); }
+  /// Whether a slot has another tenant than the plan's, or values of one were set.
+  bool differ_from_plan() const { return !joined_.empty() || !values_.empty(); }
   /// Copies of the tenants that are there, by slot.
   std::vector<Tenant> present() const;
   /// The tenant of a slot that is in use; else the slot's name in the plan.
@@ -77,6 +77,8 @@ class GroupTenants {
 
   /// Slots whose tenants have values that were set.
   std::vector<TenantSlot> with_values() const;
+  /// The tenant of a slot that is in use, without the values that were set.
+  const Tenant& before_values(TenantSlot slot) const;
 
   /// Adds the slots in use, and those that were left.
   void save(GroupState& state) const;

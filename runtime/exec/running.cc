@@ -72,9 +72,9 @@ void Running::refresh_tenants() {
   const NodeBursts& planned = common_->setup.wiring->bursts[instance_->node.index()];
   burst_ = planned.of_handler;
   work_burst_ = planned.of_work;
-  if (!common_->tenants.has_joined()) return;
-  // A tenant that joined may have larger numbers than the one that had its slot before it. Its
-  // bounds were checked against those of the plan.
+  if (!common_->tenants.differ_from_plan()) return;
+  // A tenant that joined, or whose values were set, may have larger numbers than the one of the
+  // plan. Its bounds were checked against those of the plan.
   const std::vector<Tenant> present = common_->tenants.present();
   const void* const options = node_->options.get();
   for (size_t i = 0; i < contract_->outputs.size(); ++i) {
@@ -273,12 +273,13 @@ const Tenant& Running::tenant(TenantSlot slot) const {
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
-  // A tenant that joined has nothing of what its slot had before.
   const auto& planned = common_->setup.plan->tenants;
-  if (slot.index() >= planned.size() || (*by_slot_)[slot.index()].get() != &planned[slot.index()]) {
-    const auto& joined = (*by_slot_)[slot.index()];
-    return joined == nullptr ? nullptr : common_->setup.process_services->joined_point(*joined);
-  }
+  const auto& present = (*by_slot_)[slot.index()];
+  if (present == nullptr) return nullptr;
+  // A tenant that joined has nothing of what its slot had before. Values that were set make a copy
+  // of the tenant, so its number says which one it is.
+  if (slot.index() >= planned.size() || present->tenancy != planned[slot.index()].tenancy)
+    return common_->setup.process_services->joined_point(*present);
   return common_->setup.process_services->resume_point(slot);
 }
 

@@ -195,7 +195,7 @@ bool VirtualExecutor::jump() {
     if (const auto timer = slot.group->next_timer()) consider(*timer);
   }
   for (const auto& [slot, drain] : slot_drains_)
-    if (!drain.is_late) consider(drain.deadline);
+    if (!drain.is_late) consider(drain.deadline());
   is_alive = next.has_value();
   if (!is_alive) return false;
   for (Time late : late_at_) consider(late);

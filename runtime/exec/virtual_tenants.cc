@@ -20,7 +20,7 @@ Status VirtualExecutor::change_tenant(const TenantChange& change) {
 
 void VirtualExecutor::drain_tenant(TenantSlot slot) {
   if (!check_slot(*plan_, slot).ok()) return;
-  slot_drains_.try_emplace(slot).first->second.deadline = now_ + plan_->settings.drain_max;
+  slot_drains_.try_emplace(slot).first->second.ordered(now_, plan_->settings.drain_max);
   for (GroupSlot& each : slots_)
     if (each.group && each.group->concerns(slot)) each.group->drain_tenant(slot, now_);
 }
@@ -81,7 +81,7 @@ bool VirtualExecutor::look_for_drained() {
   bool has_drained = false;
   for (auto next = slot_drains_.begin(); next != slot_drains_.end();) {
     const TenantSlot slot = next->first;
-    if (now_ >= next->second.deadline && !std::exchange(next->second.is_late, true))
+    if (now_ >= next->second.deadline() && !std::exchange(next->second.is_late, true))
       for (GroupSlot& each : slots_)
         if (each.group && each.group->concerns(slot)) each.group->set_aside(slot, now_);
     bool is_over = true;

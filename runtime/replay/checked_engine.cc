@@ -87,6 +87,7 @@ class CheckedEngine final : public TracedEngine {
   }
 
   void drop(WeightsKey key) override { engine().drop(key); }
+  void set_share(TenantSlot tenant, double share) override { engine().set_share(tenant, share); }
   void set_paused(bool is_paused) override { engine().set_paused(is_paused); }
   WeightManifest manifest() const override { return engine().manifest(); }
   std::string describe() const override { return engine().describe(); }

@@ -34,8 +34,8 @@ class TracedEngine : public Engine {
   /// A replay prepares nothing.
   Result<std::optional<uint64_t>> apply_prepared(
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
-  /// This and the next are not recorded: actors call them again in a replay, with any kind of
-  /// engine.
+  /// This and set_paused() are not recorded: actors call them again in a replay, with any kind of
+  /// engine. So are shares, which the group's step of a tenant sets again.
   void drop(WeightsKey key) override { (void)key; }
   void set_paused(bool is_paused) override { (void)is_paused; }
   /// The manifest does not change during a run, so it is not recorded.

@@ -218,6 +218,18 @@ TEST_F(MeasuredRollout, TheRunEndsAfterTheEvaluationOfTheLastVersion) {
   EXPECT_EQ(evaluations()[1].find("version")->as_int(), 4);
 }
 
+/// Its groups were dropped, and the trainer may have ended already.
+TEST_F(MeasuredRollout, MoreStepsThatAreSetDuringTheLastEvaluationComeTooLate) {
+  live(0);
+  play_rows();
+  live(4);  // max_steps
+  Tenant tenant = a_measured_tenant();
+  tenant.max_steps = 8;
+  rollout.change_tenants({tenant});
+  play_rows();
+  EXPECT_TRUE(rollout.is_finished(kTenant));
+}
+
 TEST_F(MeasuredRollout, ALastVersionThatIsNoMultipleIsMeasuredToo) {
   Tenant tenant = a_measured_tenant();
   tenant.max_steps = 3;

@@ -25,5 +25,23 @@ TEST(SlotDrain, LooksAtOnceAndThenLessAndLess) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(drain.next_pause(), SlotDrain::kLookAfterMax);
 }
 
+/// With many tenants some checkpoint is always being written.
+TEST(SlotDrain, CheckpointsMoveTheDeadlineUpToABound) {
+  const Duration drain_max = Duration::seconds(60);
+  const Time begin = Time() + Duration::seconds(1000);
+  SlotDrain drain;
+  drain.ordered(begin, drain_max);
+  drain.ordered(begin + Duration::seconds(15), drain_max);
+  EXPECT_EQ(drain.deadline(), begin + drain_max) << "the order was repeated";
+  drain.saved(Time(), drain_max);
+  EXPECT_EQ(drain.deadline(), begin + drain_max) << "a checkpoint of before";
+  drain.saved(begin + Duration::seconds(30), drain_max);
+  EXPECT_EQ(drain.deadline(), begin + Duration::seconds(90));
+  const Time latest = begin + drain_max + SlotDrain::kSavesMax;
+  for (int hours = 1; hours < 9; ++hours)
+    drain.saved(begin + Duration::seconds(3600 * hours), drain_max);
+  EXPECT_EQ(drain.deadline(), latest);
+}
+
 }  // namespace
 }  // namespace primerl

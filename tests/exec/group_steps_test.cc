@@ -59,6 +59,41 @@ TEST(GroupSteps, ControlComesFirstThenTheOrderOfArrival) {
   EXPECT_EQ(fed->steps.num_steps(), 4U);
 }
 
+TEST(GroupSteps, ValuesOfATenantOfTheFileMayRaiseABurst) {
+  SmallGraph graph;
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) {
+    for (int i = 0; i < 3; ++i) puppet.out.send({.value = number.value, .bulk = {}});
+    return ok();
+  };
+  const auto sends_as_many = [](Contract& contract) {
+    contract.outputs[0].burst = {[](const void*, std::span<const Tenant> tenants) {
+                                   return std::max<int64_t>(tenants[0].inflight, 1);
+                                 },
+                                 "inflight"};
+  };
+  graph.node("source", {.contract = make_source})
+      .node("node", {.strings = strings, .contract = sends_as_many})
+      .node("sink")
+      .edge("source.out", "node.in")
+      .edge("node.out", "sink.in", {.capacity = 8});
+  GroupStage stage(graph, "node");
+  ASSERT_TRUE(stage.steps.make_resources().ok());
+  ASSERT_TRUE(stage.actors.start(Time()).ok());
+  Input input;
+  input.kind = StepKind::kTenant;
+  input.tenant_change = std::make_shared<const TenantChange>(
+      TenantChange{TenantChange::Kind::kSet, TenantSlot(0), 0, "t0", "inflight = 3\n"});
+  stage.links.inbox().push_control(std::move(input), Time());
+  ASSERT_TRUE(stage.step());
+  ASSERT_TRUE(stage.receive(0, 1, 1).ok());
+  ASSERT_TRUE(stage.step());
+  std::vector<int64_t> sent;  // another batch may have grants alone
+  for (const SentBatch& each : stage.flushed())
+    sent.insert(sent.end(), each.values.begin(), each.values.end());
+  EXPECT_THAT(sent, ElementsAre(1, 1, 1));
+}
+
 TEST(GroupSteps, ATimerThatWasCancelledMakesNoStep) {
   Fed fed({});
   fed->puppet().world().set_timer("tick", Duration::seconds(1));

@@ -134,6 +134,44 @@ TEST_F(JoiningGroup, ResourcesOfASavedStateFreeASlotBeforeItIsTakenAgain) {
   EXPECT_THAT(heard_, ElementsAre("resource hears leave of t0", "resource hears join of bob"));
 }
 
+/// A tenant with values is a copy of the one that joined or that the file has.
+TEST_F(JoiningGroup, ResourcesOfASavedStateHearOfValuesAfterTheTenants) {
+  std::vector<std::string> heard;
+  stage_->common->setup.tenant_resources = [&heard](const Plan&, int32_t, Resource&,
+                                                    const Tenant& tenant, Kind kind) {
+    heard.push_back(fmt::format("{} {} {}", to_string(kind), tenant.name, tenant.max_steps));
+    return ok();
+  };
+  ASSERT_TRUE(stage_->steps.make_resources().ok());
+  GroupState state;
+  state.slots = {{kFree, 1, "bob", "", true, false}};
+  state.values = {{TenantSlot(0), "max_steps = 7\n"}, {kFree, "max_steps = 8\n"}};
+  ASSERT_TRUE(stage_->steps.restore_slots(state, Time()).ok());
+  ASSERT_TRUE(stage_->steps.notify_of_joined().ok());
+  EXPECT_THAT(heard, ElementsAre("join bob 100", "set t0 7", "set bob 8"))
+      << "t0 has not left, and the learner gets bob as it joined";
+}
+
+/// An actor that is made again asks for it.
+TEST_F(JoiningGroup, ATenantWhoseValuesWereSetKeepsItsResumePoint) {
+  struct : MemoryHostServices {
+    const ResumePoint* resume_point(TenantSlot) const override { return &point; }
+    ResumePoint point;
+  } services;
+  stage_->common->setup.process_services = &services;
+  start();
+  TenantChange change{Kind::kSet, TenantSlot(0), 0, "t0", "max_steps = 7\n"};
+  Input input;
+  input.kind = StepKind::kTenant;
+  input.tenant_change = std::make_shared<const TenantChange>(std::move(change));
+  stage_->links.inbox().push_control(std::move(input), Time());
+  ASSERT_TRUE(stage_->step());
+  const Services& world = stage_->puppet(0).world();
+  EXPECT_EQ(world.tenant(TenantSlot(0)).max_steps, 7);
+  EXPECT_EQ(world.resume_point(TenantSlot(0)), &services.point);
+  stage_.reset();  // before its services
+}
+
 struct EndedRecord final : StepSource {
   const RecordedStep* next() const override { return nullptr; }
   void diverged(std::string what) override { ADD_FAILURE() << what; }

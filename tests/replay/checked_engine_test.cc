@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <map>
 
 #include "runtime/replay/traced_engine.h"
 
@@ -26,6 +27,7 @@ class ToldEngine final : public Engine {
   void abort(SequenceId id) override { aborted.push_back(id); }
   void drop(WeightsKey key) override { dropped.push_back(key); }
   void expire(SequenceId) override {}
+  void set_share(TenantSlot tenant, double share) override { shares[tenant] = share; }
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot&) override {
@@ -41,6 +43,7 @@ class ToldEngine final : public Engine {
   std::vector<FinishEvent> finished;
   std::vector<SequenceId> aborted;
   std::vector<WeightsKey> dropped;
+  std::map<TenantSlot, double> shares;
   bool is_prepared = true;
   int num_applied = 0;
 };
@@ -108,6 +111,15 @@ TEST_F(ACheckedEngine, AnswersAsRecordedWithinTheTolerance) {
       near_->text({.logprob = kMost, .report_absolute = 0, .report_relative = 0});
   EXPECT_THAT(said, HasSubstr("of 2 log-probabilities none is further than 0.125"));
   EXPECT_THAT(said, HasSubstr("log-probabilities within 0.125"));
+}
+
+/// Otherwise it would admit sequences in another order than the recorded engine.
+TEST_F(ACheckedEngine, GetsSharesThatAreSet) {
+  auto told = std::make_unique<ToldEngine>();
+  const ToldEngine& engine = *told;
+  const auto replayed = checked(std::move(told));
+  replayed->set_share(TenantSlot(1), 0.75);
+  EXPECT_THAT(engine.shares, ElementsAre(testing::Pair(TenantSlot(1), 0.75)));
 }
 
 TEST_F(ACheckedEngine, PartsOnePastIt) {

@@ -72,6 +72,26 @@ TEST(TenantUses, NameTheTenantOfEveryStep) {
   EXPECT_EQ(uses.label(GroupId(kTrainer), 1, TenantSlot()), "");
 }
 
+/// A busy group makes both changes after another group has made them.
+TEST(TenantUses, ValuesAreInTheOrderInWhichTheyWereSet) {
+  TenantUses uses;
+  uint64_t step = 0;
+  const auto set = [&](uint32_t group, int64_t second, const std::string& text) {
+    uses.add(GroupId(group), ++step, Time() + Duration::seconds(second),
+             {TenantChange::Kind::kSet, kMain, 0, "main", text});
+  };
+  set(0, 1, "inflight = 1\n");
+  set(0, 2, "inflight = 2\n");
+  set(1, 3, "inflight = 1\n");
+  set(1, 4, "inflight = 2\n");
+  set(0, 5, "inflight = 1\n");
+  set(0, 6, "inflight = 1\n");  // an order that was repeated
+  set(1, 7, "inflight = 1\n");
+  std::vector<std::string> texts;
+  for (const auto& [time, text] : uses.all().front().values) texts.push_back(text);
+  EXPECT_THAT(texts, ElementsAre("inflight = 1\n", "inflight = 2\n", "inflight = 1\n"));
+}
+
 TEST(TenantUses, AreFoundByNameAndNumber) {
   const ThreeUses run;
   const auto named = [&](std::string_view text) {

@@ -116,6 +116,7 @@ Status CpuEngine::apply_adapter(const WeightSnapshot& snapshot) {
   if (static_cast<size_t>(number) == adapters_.size()) adapters_.emplace_back();
   AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the previous version
+  held.coming.clear();
   if (!is_in_slot) return ok();
   if (held.weights != nullptr && held.weights->table().config() == config)
     return held.weights->load(snapshot.tensors);

@@ -44,6 +44,22 @@ void TenantUses::add_mark(GroupId group, TenantSlot slot, Mark mark) {
   marks.insert(after, mark);
 }
 
+/// Each group has the event; the first one counts. A group that was busy may make the one before it
+/// later, which is no newer value.
+void TenantUses::add_values(GroupId group, size_t use, Time began, const std::string& text) {
+  auto& values = all_[use].values;
+  size_t& num_known = num_values_[{group, use}];
+  const auto known = std::find_if(values.begin() + static_cast<ptrdiff_t>(num_known), values.end(),
+                                  [&](const auto& each) { return each.second == text; });
+  if (known != values.end()) {
+    num_known = static_cast<size_t>(known - values.begin()) + 1;
+    return;
+  }
+  const bool is_repeated = !values.empty() && values.back().second == text;
+  if (!is_repeated) values.emplace_back(began, text);
+  num_known = values.size();
+}
+
 void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChange& change) {
   using Kind = TenantChange::Kind;
   // A late or repeated change is a step that does nothing.
@@ -58,10 +74,7 @@ void TenantUses::add(GroupId group, uint64_t step, Time began, const TenantChang
     all_[use].table = change.table;
     all_[use].begins_at = change.begins_at;
   }
-  // Each group has the event; the first one counts.
-  auto& values = all_[use].values;
-  if (change.kind == Kind::kSet && (values.empty() || values.back().second != change.table))
-    values.emplace_back(began, change.table);
+  if (change.kind == Kind::kSet) add_values(group, use, began, change.table);
   const MarkKind kind = change.kind == Kind::kJoin    ? MarkKind::kJoined
                         : change.kind == Kind::kLeave ? MarkKind::kLeft
                                                       : MarkKind::kPresent;

@@ -78,12 +78,15 @@ class TenantUses {
   const Mark* mark_before(GroupId group, uint64_t step, TenantSlot slot) const;
   size_t use_of(TenantSlot slot, uint32_t tenancy, const std::string& name, Time joined);
   void add_mark(GroupId group, TenantSlot slot, Mark mark);
+  void add_values(GroupId group, size_t use, Time began, const std::string& text);
   uint64_t step_of(GroupId group, const TenantUse& use, MarkKind kind) const;
   const TenantUse* planned(TenantSlot slot) const;
 
   std::vector<std::string> slot_names_;  // as planned
   std::vector<TenantUse> all_;
   std::map<std::pair<GroupId, TenantSlot>, std::vector<Mark>> marks_;  // by step
+  /// How many values of a use a group has made, by group and index in all_.
+  std::map<std::pair<GroupId, size_t>, size_t> num_values_;
 };
 
 }  // namespace primerl
