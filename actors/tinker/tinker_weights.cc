@@ -110,12 +110,20 @@ Result<bool> Tinker::free_path(TenantSlot tenant, const std::string& path) {
 
 /// Its samplers end, and the trainer is told before the next job.
 void Tinker::drop_snapshot(TenantSlot tenant, AdapterId adapter) {
-  tenants_[tenant].snapshots.erase(adapter);
-  tenants_[tenant].live_snapshots.erase(adapter);
+  forget_snapshot(tenant, adapter);
   std::vector<std::string> closed;
   for (const auto& [name, sampler] : samplers_)
     if (sampler.tenant == tenant && sampler.adapter == adapter) closed.push_back(name);
   for (const std::string& name : closed) close_sampler(name);
+  add_drop_job(tenant, adapter);
+}
+
+void Tinker::forget_snapshot(TenantSlot tenant, AdapterId adapter) {
+  tenants_[tenant].snapshots.erase(adapter);
+  tenants_[tenant].live_snapshots.erase(adapter);
+}
+
+void Tinker::add_drop_job(TenantSlot tenant, AdapterId adapter) {
   services().count("snapshots_dropped", 1);
   Job job;
   job.kind = JobKind::kDropSnapshot;
