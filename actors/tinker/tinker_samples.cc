@@ -294,7 +294,10 @@ void Tinker::keep_sampled(const OpenSample& sample, const Completion& completion
   } else if (!completion.spans.empty()) {
     // Before the first publication the moving key has the weights of version 0.
     const auto later = tenant.published.upper_bound(completion.spans.front().version);
-    if (later != tenant.published.begin()) update = std::prev(later)->second;
+    if (later != tenant.published.begin())
+      update = std::prev(later)->second;
+    else if (tenant.published.size() == kPublishedMax)
+      return;  // it is older than those that are known
   }
   tenant.sampled.add(completion.tokens, update);
 }

@@ -10,12 +10,6 @@ namespace primerl {
 
 using namespace tinker;  // NOLINT: its names are those of the wire
 
-namespace {
-
-constexpr size_t kPublishedMax = 64;  // versions of a moving key that may still be sampled
-
-}  // namespace
-
 Time tinker::expiry(Time now, int64_t ttl_seconds) {
   // A time that the clock cannot have is never.
   constexpr int64_t kSecondsMax = int64_t{1} << 32;
