@@ -226,7 +226,14 @@ Status Gateway::on_completion(const Completion& completion) {
   const TenantSlot slot = services().delivery().tenant;
   TenantState& tenant = tenants_[slot];
   tenant.answered.push_back(completion.request);
-  if (tenant.end_cancelled(completion.request)) return ok();
+  const auto charge = [&](int64_t num_prompt) {
+    tenant.budget.charge(num_prompt + std::ssize(completion.tokens),
+                         services().tenant(slot).tokens_per_second, services().now());
+  };
+  if (tenant.end_cancelled(completion.request)) {
+    charge(0);  // its prompt is not known any more
+    return ok();
+  }
   const auto found = requests_.find({slot, completion.request});
   if (found == requests_.end()) {
     services().count("completions_unknown", 1);
@@ -240,9 +247,7 @@ Status Gateway::on_completion(const Completion& completion) {
   if (!generation.run) {
     // Cached tokens of the prompt were not computed.
     const int64_t num_prompt = std::ssize(generation.request.prompt_tokens);
-    tenant.budget.charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0) +
-                             std::ssize(completion.tokens),
-                         services().tenant(slot).tokens_per_second, services().now());
+    charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0));
   }
   switch (completion.end) {
     case FinishReason::kStop:

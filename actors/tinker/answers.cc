@@ -267,7 +267,8 @@ std::string sampler_info_answer(std::string_view sampler, std::string_view base_
 std::string loss_answer(const LossResult& result, const std::vector<TargetShape>& shapes,
                         const std::vector<int64_t>& ages) {
   CHECK(result.logprobs.size() == shapes.size(), "a result has other data than its request");
-  const bool is_any_known = ages.size() == shapes.size() && std::ranges::max(ages) >= 0;
+  const auto is_known = [](int64_t age) { return age >= 0; };
+  const bool is_any_known = ages.size() == shapes.size() && std::ranges::any_of(ages, is_known);
   const std::vector<int64_t> none;
   ProtoWriter message;
   message.bytes(1, "ArrayRecord");

@@ -22,9 +22,16 @@ Result<Admission> RequestOrder::repeat_of(const Seen& first, const OfferedReques
 
 void RequestOrder::remember(Lane& lane, int64_t seq, Seen seen) {
   lane.seen.emplace(seq, std::move(seen));
-  if (lane.seen.size() <= limits_.seen_max) return;
-  lane.forgotten = std::max(lane.forgotten, lane.seen.begin()->first);
-  lane.seen.erase(lane.seen.begin());
+  if (lane.seen.size() > limits_.seen_max) forget_oldest(lane);
+}
+
+/// The smallest number may be the newest: that of a program with few samples beside one with many.
+/// Requests are numbered as they come.
+void RequestOrder::forget_oldest(Lane& lane) {
+  const auto oldest = std::ranges::min_element(
+      lane.seen, {}, [](const auto& each) { return each.second.request; });
+  lane.forgotten = std::max(lane.forgotten, oldest->first);
+  lane.seen.erase(oldest);
 }
 
 void RequestOrder::stop_waiting(Lane& lane, std::map<int64_t, Waiting>::iterator entry) {
@@ -68,7 +75,7 @@ Result<Admission> RequestOrder::offer_unordered(const OfferedRequest& offered) {
   Lane& lane = lane_of(offered);
   if (const auto found = lane.seen.find(offered.seq); found != lane.seen.end())
     return repeat_of(found->second, offered);
-  if (offered.seq <= lane.forgotten)
+  if (offered.seq <= lane.forgotten && !offered.may_run_again)
     return error(Code::kCancelled, "request {} of '{}' is long past", offered.seq, offered.lane);
   remember(lane, offered.seq, {offered.digest, offered.request});
   return Admission{Admission::Kind::kRun, offered.request};

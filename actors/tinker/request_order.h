@@ -3,7 +3,8 @@
 /// A client sends requests in parallel and again after an error, so they come in any order. A lane
 /// is one model: its requests run by their number, from 1. Requests of a lane without order, such
 /// as the samples of a sampler, run as they come. In both, a number that came before is a repeat if
-/// its body has the same hash, and refused if not.
+/// its body has the same hash, and refused if not. Programs that share a sampler number their
+/// samples from far apart.
 ///
 /// A state machine: no clock, no thread. Its state is plain values with fields().
 #pragma once
@@ -35,6 +36,8 @@ struct OfferedRequest {
   uint64_t request = 0;    // the number that it gets if it is new
   TenantSlot tenant{0};    // of the lane
   size_t num_tenants = 1;  // that share the limit of bytes
+  // Its number may run again once it is forgotten. Else one below a forgotten number is refused.
+  bool may_run_again = false;
 };
 
 /// What becomes of an offered request.
@@ -51,7 +54,7 @@ class RequestOrder {
   /// In order. After kRun, pop_ready() has the requests that waited for it. kExists: the number
   /// has another body. kCancelled: its digest is no longer kept. kExhausted: too many wait.
   Result<Admission> offer(const OfferedRequest& offered, Time now);
-  /// Without order: never kWait.
+  /// Without order: never kWait. The number that came first is forgotten first.
   Result<Admission> offer_unordered(const OfferedRequest& offered);
 
   /// A repeat runs again, because the answer of its first is gone: its number means `request` now.
@@ -113,6 +116,7 @@ class RequestOrder {
   Result<Admission> repeat_of(const Seen& first, const OfferedRequest& offered) const;
   Result<Admission> wait(Lane& lane, const OfferedRequest& offered, Time now);
   void remember(Lane& lane, int64_t seq, Seen seen);
+  void forget_oldest(Lane& lane);
   void stop_waiting(Lane& lane, std::map<int64_t, Waiting>::iterator entry);
 
   OrderLimits limits_;

@@ -166,7 +166,8 @@ class Tinker final : public Actor {
   AdapterId base_of(TenantSlot tenant) const;
   Status create_base_sampler(uint64_t call, const tinker::CreateSampler& wanted, TenantSlot tenant,
                              const Client& client);
-  void make_base(TenantSlot tenant);
+  /// False: it is on its way.
+  bool make_base(TenantSlot tenant);
   Result<std::string> add_base_sampler(const tinker::BaseWait& wait, AdapterId base);
   void finish_base(TenantSlot tenant, AdapterId base, PolicyVersion version);
   void refuse_base(TenantSlot tenant, const Error& error);
@@ -218,6 +219,9 @@ class Tinker final : public Actor {
   void finish_published(uint64_t number, tinker::Job& job);
   void open_model(uint64_t number, const tinker::Job& job);
   void drop_snapshot(TenantSlot tenant, AdapterId adapter);
+  void forget_snapshot(TenantSlot tenant, AdapterId adapter);
+  /// The trainer drops the snapshot before the next job.
+  void add_drop_job(TenantSlot tenant, AdapterId adapter);
   void drop_saved(const std::string& path);
   /// Takes back a drop_saved() of the same folder that the trainer has not heard of.
   void keep_saved(const tinker::Saved& saved);

@@ -47,16 +47,16 @@ Status Tinker::create_base_sampler(uint64_t call, const CreateSampler& wanted, T
   return ok();
 }
 
-/// Unless it is on its way.
-void Tinker::make_base(TenantSlot slot) {
+bool Tinker::make_base(TenantSlot slot) {
   const bool is_coming = std::ranges::any_of(jobs_, [slot](const auto& each) {
     return each.second.tenant == slot && each.second.kind == JobKind::kBase;
   });
-  if (is_coming) return;
+  if (is_coming) return false;
   Job job;
   job.kind = JobKind::kBase;
   job.tenant = slot;
   add_own_job(std::move(job));
+  return true;
 }
 
 Result<std::string> Tinker::add_base_sampler(const BaseWait& wait, AdapterId base) {
@@ -86,7 +86,7 @@ void Tinker::finish_base(TenantSlot slot, AdapterId base, PolicyVersion version)
   if (!earlier.is_none()) {
     for (auto& [name, sampler] : samplers_)
       if (sampler.tenant == slot && sampler.adapter == earlier) sampler.adapter = base;
-    drop_snapshot(slot, earlier);
+    forget_snapshot(slot, earlier);  // look_for_lost_base() has had the trainer drop it
   }
   tenants_[slot].snapshots.insert_or_assign(base, snapshot);
   for (auto wait = base_waits_.begin(); wait != base_waits_.end();) {
@@ -130,11 +130,13 @@ void Tinker::expire_base_waits() {
 }
 
 /// A run that was resumed has lost them: no file has weights that were published before its
-/// checkpoint. The router and the engines name the key that they lack.
+/// checkpoint. The router and the engines name the key that they lack. The trainer drops it first:
+/// it keeps one of the base model beside the snapshots.
 void Tinker::look_for_lost_base(TenantSlot slot, AdapterId adapter, const std::string& detail) {
   if (adapter.is_none() || adapter != base_of(slot)) return;
   const std::string key = to_string(key_of(services(), slot, adapter));
-  if (detail.find(key) != std::string::npos) make_base(slot);
+  if (detail.find(key) == std::string::npos || !make_base(slot)) return;
+  add_drop_job(slot, adapter);
 }
 
 }  // namespace primerl

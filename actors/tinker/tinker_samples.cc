@@ -135,9 +135,10 @@ Result<std::string> Tinker::sample(const Client& client) {
                  state.waiting.size(), tenant.name, options_.max_waiting);
   const uint64_t number = next_request_;
   ASSIGN_OR_RETURN(OpenSample made, sample_of(wanted, tenant, number));
-  ASSIGN_OR_RETURN(const Admission admission,
-                   order_.offer_unordered({wanted.sampler, wanted.seq, text_sha256(client.body),
-                                           client.body.size(), number, sampler->tenant}));
+  OfferedRequest offered{wanted.sampler,     wanted.seq, text_sha256(client.body),
+                         client.body.size(), number,     sampler->tenant};
+  offered.may_run_again = true;
+  ASSIGN_OR_RETURN(const Admission admission, order_.offer_unordered(offered));
   if (admission.kind == Admission::Kind::kRepeat) {
     if (answers_.find(admission.request, sampler->tenant).ok())
       return sample_future_answer(admission.request, wanted.num_samples);
@@ -225,7 +226,14 @@ Status Tinker::on_completion(const Completion& completion) {
   const TenantSlot slot = services().delivery().tenant;
   TenantState& tenant = tenants_[slot];
   tenant.answered.push_back(completion.request);
-  if (tenant.end_cancelled(completion.request)) return ok();
+  const auto charge = [&](int64_t num_prompt) {
+    tenant.budget.charge(num_prompt + std::ssize(completion.tokens),
+                         services().tenant(slot).tokens_per_second, services().now());
+  };
+  if (tenant.end_cancelled(completion.request)) {
+    charge(0);  // its prompt is not known any more
+    return ok();
+  }
   const auto found = requests_.find({slot, completion.request});
   if (found == requests_.end()) {
     services().count("completions_unknown", 1);
@@ -238,9 +246,7 @@ Status Tinker::on_completion(const Completion& completion) {
   sample.parts[part.index].request = 0;
   // Cached tokens of the prompt were not computed.
   const int64_t num_prompt = std::ssize(sample.request.prompt_tokens);
-  tenant.budget.charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0) +
-                           std::ssize(completion.tokens),
-                       services().tenant(slot).tokens_per_second, services().now());
+  charge(std::max<int64_t>(num_prompt - completion.num_cached_tokens, 0));
   switch (completion.end) {
     case FinishReason::kStop:
     case FinishReason::kLength:
@@ -288,7 +294,10 @@ void Tinker::keep_sampled(const OpenSample& sample, const Completion& completion
   } else if (!completion.spans.empty()) {
     // Before the first publication the moving key has the weights of version 0.
     const auto later = tenant.published.upper_bound(completion.spans.front().version);
-    if (later != tenant.published.begin()) update = std::prev(later)->second;
+    if (later != tenant.published.begin())
+      update = std::prev(later)->second;
+    else if (tenant.published.size() == kPublishedMax)
+      return;  // it is older than those that are known
   }
   tenant.sampled.add(completion.tokens, update);
 }

@@ -23,6 +23,8 @@
 namespace primerl::tinker {
 
 inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+/// Versions of a moving key whose updates are known.
+inline constexpr size_t kPublishedMax = 64;
 /// The end of weights that are kept `ttl_seconds` from `now`; 0: kNever.
 Time expiry(Time now, int64_t ttl_seconds);
 

@@ -10,12 +10,6 @@ namespace primerl {
 
 using namespace tinker;  // NOLINT: its names are those of the wire
 
-namespace {
-
-constexpr size_t kPublishedMax = 64;  // versions of a moving key that may still be sampled
-
-}  // namespace
-
 Time tinker::expiry(Time now, int64_t ttl_seconds) {
   // A time that the clock cannot have is never.
   constexpr int64_t kSecondsMax = int64_t{1} << 32;
@@ -110,12 +104,20 @@ Result<bool> Tinker::free_path(TenantSlot tenant, const std::string& path) {
 
 /// Its samplers end, and the trainer is told before the next job.
 void Tinker::drop_snapshot(TenantSlot tenant, AdapterId adapter) {
-  tenants_[tenant].snapshots.erase(adapter);
-  tenants_[tenant].live_snapshots.erase(adapter);
+  forget_snapshot(tenant, adapter);
   std::vector<std::string> closed;
   for (const auto& [name, sampler] : samplers_)
     if (sampler.tenant == tenant && sampler.adapter == adapter) closed.push_back(name);
   for (const std::string& name : closed) close_sampler(name);
+  add_drop_job(tenant, adapter);
+}
+
+void Tinker::forget_snapshot(TenantSlot tenant, AdapterId adapter) {
+  tenants_[tenant].snapshots.erase(adapter);
+  tenants_[tenant].live_snapshots.erase(adapter);
+}
+
+void Tinker::add_drop_job(TenantSlot tenant, AdapterId adapter) {
   services().count("snapshots_dropped", 1);
   Job job;
   job.kind = JobKind::kDropSnapshot;

@@ -192,9 +192,11 @@ TEST_F(TinkerLists, ABaseModelThatEnginesHaveLostIsPublishedAgain) {
   refused.detail = fmt::format("{} was dropped: its requests are refused",
                                to_string(WeightsKey{TenantSlot(0), AdapterId(kFirstSnapshot)}));
   give("completion", refused);
+  EXPECT_EQ(done(WeightsAction::kDropSnapshot).adapter, AdapterId(kFirstSnapshot))
+      << "first, because the trainer has space for one";
   done(WeightsAction::kBase, 2 * kFirstSnapshot, 2);
   live(2, 2 * kFirstSnapshot);
-  EXPECT_EQ(done(WeightsAction::kDropSnapshot).adapter, AdapterId(kFirstSnapshot));
+  EXPECT_THAT(weights(), IsEmpty());
   sample("session-1:sample:0", 2);
   EXPECT_EQ(requests().at(0).adapter, AdapterId(2 * kFirstSnapshot));
 }
@@ -289,6 +291,24 @@ TEST_F(TinkerAges, PublishedVersionsAreCountedInUpdates) {
   sample(from, 0);
   complete(requests().at(0), "bc");
   EXPECT_EQ(trained(model, 6, 2).at("updates_behind:max"), 1);
+}
+
+TEST_F(TinkerAges, AVersionThatIsOlderThanTheKnownOnesHasNone) {
+  const std::string model = new_model(new_session());
+  trained(model, 1, 0);
+  update(model, 2, 1);
+  std::string from;
+  for (int i = 0; i <= static_cast<int>(tinker::kPublishedMax); ++i) {
+    const std::string request = future(save_for_sampler(
+        model, 3 + i, fmt::format(R"("sampling_session_seq_id":{},"kind":"inflight")", i)));
+    publish(WeightsAction::kPublish, 0, 3 + i);
+    from = member(retrieve(request), "sampling_session_id");
+  }
+  sample(from, 0);
+  complete(requests().at(0), "bc");  // by version 3
+  EXPECT_EQ(trained(model, 4 + static_cast<int>(tinker::kPublishedMax), 1)
+                .at("num_sampled_data:sum"),
+            0);
 }
 
 }  // namespace

@@ -152,6 +152,24 @@ TEST(TinkerOrder, SamplesHaveNoOrderButRepeats) {
   EXPECT_EQ(old.error().code(), Code::kCancelled);
 }
 
+TEST(TinkerOrder, ProgramsThatShareASamplerDoNotMakeEachOthersNumbersOld) {
+  RequestOrder order({.seen_max = 2});
+  uint64_t next = 100;
+  const auto sampled = [&](int64_t seq) {
+    OfferedRequest offered = offered_request(seq);
+    offered.request = next++;
+    offered.may_run_again = true;
+    return kind_of(order.offer_unordered(offered));
+  };
+  constexpr int64_t kOtherProgram = 1'000'000'000;
+  EXPECT_EQ(sampled(0), kRuns);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(sampled(kOtherProgram + i), kRuns);
+  EXPECT_EQ(sampled(1), kRuns);
+  EXPECT_EQ(sampled(1), kRepeats) << "the other program's numbers are larger, and older";
+  EXPECT_EQ(sampled(kOtherProgram + 2), kRepeats);
+  EXPECT_EQ(sampled(0), kRuns) << "it is forgotten";
+}
+
 TEST(TinkerOrder, WaitingBodiesOfOneTenantLeaveSpaceForAnother) {
   RequestOrder order({.waiting_bytes_max = 100});
   const auto offered = [](uint32_t tenant, int64_t seq, uint64_t num_bytes) {
