@@ -40,10 +40,9 @@ Contract Decode::contract() {
         using D = Decode;
         engine_fields(f);
         f("dropping", &D::dropping_)("running", &D::running_)("aborted", &D::aborted_)(
-            "ended_early", &D::ended_early_)("awaiting_abort", &D::awaiting_abort_)(
-            "finished", &D::finished_)("holds", &D::holds_)("held_since", &D::held_since_)(
-            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
-            "has_told_first_token", &D::has_logged_first_token_);
+            "ended_early", &D::ended_early_)("finished", &D::finished_)("holds", &D::holds_)(
+            "held_since", &D::held_since_)("last_cause", &D::last_cause_)(
+            "num_finished", &D::num_finished_)("has_told_first_token", &D::has_logged_first_token_);
       });
 }
 
@@ -98,8 +97,6 @@ Status Decode::on_abort(const Abort& abort) {
   if (running_.count(name) == 0)
     aborted_.add(name, {0, abort.attempt, delivery.ref, delivery.origin});
   engine_->abort(sequence_of(name));
-  if (auto ended = awaiting_abort_.extract(sequence_of(name)); !ended.empty())
-    finished_.push_back(std::move(ended.mapped()));  // the work call that follows answers
   return ok();
 }
 
@@ -140,8 +137,6 @@ Status Decode::on_tenant(TenantSlot slot, TenantChange::Kind kind) {
   std::erase_if(running_, [slot](const auto& each) { return each.first.tenant == slot; });
   aborted_.drop(slot);
   std::erase_if(ended_early_,
-                [slot](const auto& each) { return request_of(each.first).tenant == slot; });
-  std::erase_if(awaiting_abort_,
                 [slot](const auto& each) { return request_of(each.first).tenant == slot; });
   std::erase_if(finished_,
                 [slot](const Finished& each) { return request_of(each.id).tenant == slot; });
@@ -195,12 +190,9 @@ void Decode::take_finished() {
   for (auto& event : engine_->take_finished()) {
     const RequestName name = request_of(event.id);
     if (!is_present(name)) continue;
-    const bool is_running = running_.count(name) > 0;
-    const bool is_aborted = event.reason == FinishReason::kCancelled && !event.was_prefilled;
-    if (event.was_prefilled && !is_running)
+    const bool is_passed_on = event.was_prefilled && running_.count(name) == 0;
+    if (is_passed_on)
       ended_early_.insert_or_assign(event.id, Finished{std::move(event)});
-    else if (is_aborted && !is_running && aborted_.find(name) == nullptr)
-      awaiting_abort_.insert_or_assign(event.id, Finished{std::move(event)});
     else
       finished_.push_back(Finished{std::move(event)});
   }

@@ -106,9 +106,6 @@ class Decode final : public EngineUser {
   /// Sequences that ended after PrefillDone was sent and before it arrived. At most as many as the
   /// edge has messages.
   std::map<SequenceId, Finished> ended_early_;
-  /// Sequences that ended because Prefill has received an Abort that has not arrived here yet. Only
-  /// the Abort says where the answer goes. One step of the router sends both, so it arrives.
-  std::map<SequenceId, Finished> awaiting_abort_;
   std::deque<Finished> finished_;  // ended in the engine, not answered yet
   /// Snapshots that Prefill may never have heard of. They leave the engine when it has no prompt
   /// that was not taken over: Prefill hands those over first, so that their ends have a receiver.

@@ -143,22 +143,6 @@ TEST_F(EngineStory, AnAbortDuringPrefillIsAnsweredOnce) {
   EXPECT_TRUE(decode.idle());
 }
 
-/// Without the Abort, Decode does not know which actor waits for the answer.
-TEST_F(EngineStory, AnAbortThatReachesDecodeLateIsAnsweredToTheSenderOfItsRequest) {
-  ask(1);
-  ASSERT_TRUE(prefill.give("abort", Abort{1, 2}, rollout).ok());
-  turn();
-  EXPECT_THAT(answers(), IsEmpty());
-  ASSERT_TRUE(decode.give("abort", Abort{1, 2}, rollout).ok());
-  turn();
-  turn();
-  ASSERT_THAT(answers(), SizeIs(1));
-  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
-  EXPECT_EQ(answers()[0].attempt, 2U);
-  EXPECT_EQ(decode.emissions("completion")[0].options.origin, InstanceId(3));
-  EXPECT_TRUE(decode.idle());
-}
-
 TEST_F(EngineStory, AnAbortBetweenPrefillAndDecodeIsAnsweredOnce) {
   ask(1);
   engine.prefill(id(1));

@@ -191,7 +191,7 @@ TEST_F(ClientStory, ReplacedFoldersHaveALimit) {
 }
 
 /// A folder that could not be removed would keep its name for ever.
-TEST_F(ClientStory, SavedWeightsCanAlwaysBeRemoved) {
+TEST_F(FoldersAndCheckpoints, SavedWeightsCanAlwaysBeRemoved) {
   work();
   size_t num_folders = 0;
   for (size_t i = 0; i < kSavedWeightsMax; ++i, ++num_folders)
@@ -253,7 +253,8 @@ TEST_F(ClientStory, AStartFromACheckpointKnowsNamesAndNumbers) {
 }
 
 /// The client has versions that no checkpoint knows. They must not name other weights.
-TEST_F(ClientStory, NoVersionIsPublishedTwiceByAStartFromAnOlderCheckpoint) {
+TEST_F(FoldersAndCheckpoints, NoVersionIsPublishedTwiceByAStartFromAnOlderOne) {
+  work();
   for (int i = 0; i < 2; ++i) {
     pass(a_client_batch());
     update();

@@ -78,7 +78,7 @@ const std::map<std::string, Effects> kEffects = {
           "save_time device_fault_file loss_shift",
       kSchedule + "adapter_batch_tokens"}},
     {"outside http",
-     {"listen keys_file key_prefix tls_cert tls_key url connections_max requests_max "
+     {"listen keys_file key_prefix tenant_tokens tls_cert tls_key url connections_max requests_max "
       "header_bytes_max "
       "body_bytes_max "
       "bytes_max idle_timeout receive_timeout send_timeout",
@@ -177,6 +177,7 @@ TEST(IdleOptions, CopiesOfAdaptersNeedFewerSlotsThanAdapters) {
   EXPECT_FALSE(is_idle(two));
   options.adapter_slots = 0;
   two.front().is_client = true;
+  two.front().snapshots = 2;
   EXPECT_FALSE(is_idle(two)) << "snapshots of a client have no slot each";
 }
 

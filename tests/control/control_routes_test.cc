@@ -36,7 +36,7 @@ TEST(ControlRoutes, AnotherMethodIsRefusedWithThoseThatThereAre) {
   const auto routed = route_request("PUT", "/v1/tenants/alice", "");
   ASSERT_TRUE(routed.fault);
   EXPECT_EQ(routed.fault->status, 405);
-  EXPECT_EQ(routed.fault->valid, "GET, DELETE");
+  EXPECT_EQ(routed.fault->valid, "GET, PATCH, DELETE");
 }
 
 TEST(ControlRoutes, ANameWithPathCharactersIsNoTenant) {
