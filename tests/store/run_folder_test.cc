@@ -1,6 +1,7 @@
 #include "runtime/store/run_folder.h"
 
 #include <gmock/gmock.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
