@@ -1,7 +1,6 @@
 #include "runtime/store/run_folder.h"
 
 #include <gmock/gmock.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,8 +11,8 @@
 namespace primerl {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
