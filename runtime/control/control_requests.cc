@@ -58,8 +58,8 @@ void ControlRequests::handle(uint64_t request, const ClientRequest& from, const 
   Open open{request, who, routed.route, from.path};
   if (const int32_t wait = rate_.take(who.who(), now); wait > 0)
     return refuse(open, {429,
-                         fmt::format("{} has made more than {} requests within a minute", who.who(),
-                                     RequestRate::kRequestsPerMinute),
+                         fmt::format("the {} has made more than {} requests within a minute",
+                                     who.who(), RequestRate::kRequestsPerMinute),
                          "token", fmt::format("{} a minute", RequestRate::kRequestsPerMinute),
                          fmt::format("wait {} s", wait), wait});
   if (routed.fault) return refuse(open, *routed.fault);
