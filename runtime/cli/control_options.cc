@@ -95,7 +95,7 @@ int make_token(const TokenArguments& arguments) {
   if (!tokens.ok()) return fail(tokens.error(), kExitFailed);
   if (tokens->has(holder) && !arguments.rotates)
     return fail(
-        error(Code::kExists, "{} has a token already, and only its hash is known", holder.who())
+        error(Code::kExists, "the {} has a token already, and only its hash is known", holder.who())
             .note("--rotate replaces it: the old one ends within a second"),
         kExitBadCommandLine);
   const auto chosen = read_client_key(arguments.key_file);

@@ -58,7 +58,7 @@ void ControlRequests::handle(uint64_t request, const ClientRequest& from, const 
   Open open{request, who, routed.route, from.path};
   if (const int32_t wait = rate_.take(who.who(), now); wait > 0) {
     const ControlFault fault{429,
-                             fmt::format("{} has made more than {} requests within a minute",
+                             fmt::format("the {} has made more than {} requests within a minute",
                                          who.who(), RequestRate::kRequestsPerMinute),
                              "token",
                              fmt::format("{} a minute", RequestRate::kRequestsPerMinute),

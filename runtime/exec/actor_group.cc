@@ -242,7 +242,7 @@ bool ActorGroup::run(Running& running) {
 bool ActorGroup::is_replaying() const { return body_->common_->setup.step_source != nullptr; }
 bool ActorGroup::may_run_apart() const { return body_->common_->may_run_apart(); }
 bool ActorGroup::step_runs_apart() const {
-  return may_run_apart() && !body_->steps_.is_changing_tenant();
+  return may_run_apart() && !body_->steps_.stays_here();
 }
 void ActorGroup::begin_drain(Time now) {
   body_->actors_.begin_drain(now);

@@ -327,7 +327,8 @@ class ActorGroup {
   static bool run(Running& running);
   /// Whether a handler may run on another thread: own_thread, one actor, no resources.
   bool may_run_apart() const;
-  /// The same for the step between begin_step() and complete_step(): a change of a tenant does not.
+  /// The same for the step between begin_step() and complete_step(). A change of a tenant does not
+  /// run apart, and no work call that steps a resource.
   bool step_runs_apart() const;
   /// A StepSource still chooses the steps: use step() alone.
   bool is_replaying() const;

@@ -67,8 +67,11 @@ class GroupSteps {
   /// For a replaying group: makes the next recorded step, at its recorded times.
   bool replay_step();
   bool is_running() const { return step_ != Step::kNone; }
-  /// The step is a tenant's change, which runs on the group's thread alone.
-  bool is_changing_tenant() const { return step_ == Step::kTenant; }
+  /// The step runs on the group's thread alone: a tenant's change, or a work call with a resource
+  /// that has work. A resource of a resumed run is made in its first step.
+  bool stays_here() const {
+    return step_ == Step::kTenant || (step_ == Step::kWork && resources_have_work());
+  }
   /// Index of the actor of this step, or of the last one.
   uint32_t current() const { return current_; }
   /// The group whose step the calling thread runs, or whose slots it restores; else none.

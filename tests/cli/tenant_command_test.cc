@@ -70,7 +70,7 @@ TEST_F(TenantCommand, ATokenIsPrintedOnceAndOnlyItsHashIsKept) {
   EXPECT_THAT(kept, AllOf(HasSubstr("alice"), Not(HasSubstr(token))));
   const auto again = tenant({"token", "alice"});
   EXPECT_EQ(again.code, 3);
-  EXPECT_THAT(again.err, HasSubstr("tenant alice~1 has a token already"));
+  EXPECT_THAT(again.err, HasSubstr("the tenant alice~1 has a token already"));
   const auto rotated = tenant({"token", "alice", "--rotate"});
   EXPECT_EQ(rotated.code, 0) << rotated.err;
   EXPECT_NE(rotated.out, made.out);

@@ -58,6 +58,7 @@ class JoiningGroup : public ::testing::Test, private DeliveryObserver {
     };
     // Small graphs have none.
     const_cast<PlanGroup&>(stage_->common->planned()).resources.push_back(0);
+    const_cast<Plan&>(*setup.plan).resources.emplace_back();
   }
   static std::shared_ptr<const Tenant> tenant_of(const TenantChange& change) {
     auto tenant = std::make_shared<Tenant>();
