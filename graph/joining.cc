@@ -155,6 +155,10 @@ CheckedTenant check_changed_tenant(const std::string& name, const Plan& planned,
   CheckedGraph checked = load_graph_text(with_tenant_tables(planned.resolved_toml, present),
                                          "graph.resolved.toml", ".", overrides, catalog);
   const auto table = checked.tables.find("tenant." + name);
+  // Warnings were shown when the graph began and when its tenants joined. Those about other tenants
+  // are not for this one.
+  checked.diagnostics.change_each(
+      [](const Diagnostic& found) { return found.severity == Severity::kError; });
   if (checked.plan != nullptr)
     check_planned(name, table == checked.tables.end() ? Span() : table->second, planned,
                   *checked.plan, checked.diagnostics);
