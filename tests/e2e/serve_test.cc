@@ -62,6 +62,16 @@ class ServedRun : public ::testing::Test {
     }));
     EXPECT_EQ(end.code, 0) << end.err;
   }
+  /// An environment makes a step for each task and each action. Without end it would make millions.
+  void expect_few_steps_of_environments() const {
+    const auto stat = run_graph_program({"trace", "stat", folder_.string(), "--json"});
+    ASSERT_EQ(stat.code, 0) << stat.err;
+    const Json groups = *parse_json(stat.out, "stat").value().find("groups");
+    for (const Json& group : groups.as_array())
+      if (const std::string name = group.get_string("group").value(); name.starts_with("env")) {
+        EXPECT_LT(group.get_int("last_step").value(), 100'000) << name;
+      }
+  }
   /// A file of one tenant that trains until it is removed.
   std::string tenant_file(const std::string& name, int64_t max_steps = 1'000'000,
                           const std::string& more = "") const {
@@ -177,6 +187,7 @@ TEST_F(ServedRun, AKilledWorkerAndAKilledControlPlaneLoseNoTenant) {
   expect_it_trains("alice");
   EXPECT_THAT(tenant({"ls"}).out, Not(HasSubstr("bob")));
   end_well(again);
+  expect_few_steps_of_environments();
 }
 
 /// Its reward is a program of the tenant: it starts with the tenant and ends with it.
