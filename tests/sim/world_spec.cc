@@ -412,6 +412,8 @@ std::unique_ptr<World> make_world(uint64_t number) {
     for (const std::string& text : spec.sets) set(text);
     for (const std::string& text : client_sets(spec)) set(text);
     for (const std::string& text : tinker_sets(spec)) set(text);
+    if (spec.num_tinker_requests > 0 && spec.kind == WorldKind::kTwoTenants)
+      set("node.trainer.per_tenant=true");
   }
   overrides.cores = 2;
   const CheckedGraph checked = load_graph(file.string(), overrides, world->catalog);
