@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "graph/base/crc32c.h"
 #include "graph/base/random.h"
+#include "graph/base/real_clock.h"
 
 namespace primerl {
 namespace {
@@ -25,6 +27,8 @@ constexpr size_t kHeadWords = 3;  // table number, entry count, checksum of the 
 constexpr size_t kEntryWords = 5;
 constexpr size_t kTableWords = kHeadWords + kShmSlotsMax * kEntryWords;
 constexpr int kReadsMax = 1000;
+/// The processes of a killed control plane end a moment after it, and a resumed run may be faster.
+constexpr Duration kTakeoverMax = Duration::seconds(3);
 constexpr size_t kRefusalBytesMax = 1024;
 
 using Word = std::atomic<uint64_t>;
@@ -152,8 +156,13 @@ std::string ShmDirectory::slot_name(const std::string& key, uint64_t serial) {
 
 Result<std::unique_ptr<ShmDirectory>> ShmDirectory::claim(const ChannelSetup& setup) {
   const std::string key = key_of(setup);
+  const Time until = steady_now() + kTakeoverMax;
   for (int i = 0; i < kReadsMax; ++i) {
     auto claimed = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
+    while (!claimed.ok() && claimed.error().code() == Code::kExists && steady_now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      claimed = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
+    }
     if (!claimed.ok() && claimed.error().code() == Code::kExists)
       return error(Code::kExists, "weight channel '{}' of '{}' has a publisher already",
                    setup.resource, setup.run_folder.string())

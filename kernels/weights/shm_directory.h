@@ -55,7 +55,7 @@ class ShmDirectory {
   static std::string key_of(const ChannelSetup& setup);
   static std::string slot_name(const std::string& key, uint64_t serial);
 
-  /// Opens it as the publisher. kExists if another one is alive.
+  /// Opens it as the publisher. kExists if another one is alive, after 3 s in which it may end.
   static Result<std::unique_ptr<ShmDirectory>> claim(const ChannelSetup& setup);
   /// Opens it as a receiver. kNotFound if there was no publisher yet.
   static Result<std::unique_ptr<ShmDirectory>> join(const ChannelSetup& setup);
