@@ -22,7 +22,8 @@ if [ ! -x "$toolkit/bin/nvcc" ]; then
   "$python" -m pip install -q --no-deps --target "$folder/site" "${packages[@]}"
   chmod +x "$toolkit"/bin/* "$toolkit"/nvvm/bin/*
 fi
-torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent / "include")')
+where='import pathlib, torch; print(pathlib.Path(torch.__file__).parent / "include")'
+torch=$("$python" -c "$where")
 # The one header that a CUDA build of PyTorch generates.
 mkdir -p "$folder/stub/c10/cuda/impl" "$folder/done"
 printf '#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n' \

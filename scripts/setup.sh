@@ -2,8 +2,8 @@
 # Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
 # of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
 # With --tests also the Python packages of requirements-tests.txt, promtool, the folder of a real
-# model, verifiers, and the SDK of Tinker. With --soak also older versions of verifiers and of the SDK. Does
-# nothing, quickly, when nothing is missing.
+# model, verifiers, and the SDK of Tinker. With --soak also older versions of verifiers and of the
+# SDK. Does nothing, quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   use PyTorch of this Python instead of searching for one
 # PRIMERL_OFFLINE=1             install nothing, only list what is missing

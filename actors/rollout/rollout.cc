@@ -117,12 +117,12 @@ Contract Rollout::contract() {
             "answered", &R::answered_)("to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)(
             "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
-            "has_ended", &R::has_ended_)("is_ending", &R::is_ending_)("is_draining", &R::is_draining_)(
-            "told_file_fault", &R::has_logged_file_fault_)("evaluations", &R::evaluations_)(
-            "abandoned_runs", &R::abandoned_runs_)("base_url", &R::base_url_)(
-            "seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_)("scores", &R::scores_)(
-            "sent_scores", &R::sent_scores_)("scores_target", &R::scores_target_)("budget",
-                                                                                  &R::budget_);
+            "has_ended", &R::has_ended_)("is_ending", &R::is_ending_)(
+            "is_draining", &R::is_draining_)("told_file_fault", &R::has_logged_file_fault_)(
+            "evaluations", &R::evaluations_)("abandoned_runs", &R::abandoned_runs_)(
+            "base_url", &R::base_url_)("seal_key", &R::seal_key_)("run_metrics", &R::run_metrics_)(
+            "scores", &R::scores_)("sent_scores", &R::sent_scores_)(
+            "scores_target", &R::scores_target_)("budget", &R::budget_);
       });
 }
 

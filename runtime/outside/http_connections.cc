@@ -1,4 +1,4 @@
-#include "runtime/outside/http_connection.h"
+#include "runtime/outside/http_connections.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,6 +12,7 @@
 
 #include "graph/base/local_host.h"
 #include "graph/base/real_clock.h"
+#include "runtime/outside/http_connection.h"
 #include "runtime/outside/listen_address.h"
 
 namespace primerl {

@@ -388,8 +388,8 @@ TEST_F(TinkerSamples, ASnapshotInUseIsNeverDropped) {
   sample(first, 0);
   sample(second, 0);
   const std::string third = future(save_for_sampler(model(), 3, R"("sampling_session_seq_id":2)"));
-  EXPECT_THAT(answer(third),
-              AllOf(HasSubstr("all 2 weights for samplers"), HasSubstr("'snapshots_max' of the tinker node")));
+  EXPECT_THAT(answer(third), AllOf(HasSubstr("all 2 weights for samplers"),
+                                   HasSubstr("'snapshots_max' of the tinker node")));
   EXPECT_THAT(weights(), IsEmpty());
   complete(requests().at(1));
   future(save_for_sampler(model(), 4, R"("sampling_session_seq_id":3)"));

@@ -48,11 +48,11 @@ TEST_F(TwoTenants, ATenantThatASharedActorCannotServeIsSetAside) {
       shown = run_graph_program({"ps", run.string()}).out;
       return shown.find(all_of_the_learner) != std::string::npos;
     })) << shown;
-    EXPECT_THAT(shown, HasSubstr("\nreverse     set aside"));
+    EXPECT_THAT(shown, HasSubstr("\nreverse  set aside"));
     EXPECT_THAT(
         shown,
         HasSubstr("tenant 'reverse' is set aside: 'picky': this tenant's groups are refused"));
-    EXPECT_THAT(shown, HasSubstr("\narithmetic  training "));
+    EXPECT_THAT(shown, HasSubstr("\ncopy     training "));
     EXPECT_THAT(shown, HasSubstr("decode/s  train/s  engine  learner  promised\n"));
     ::kill(going.pid(), SIGINT);
     const auto end = going.wait();

@@ -93,6 +93,8 @@ class TwoTenants : public ::testing::Test {
   /// its groups trains.
   static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
     more.insert(more.end(), {"--no-rehearsal", "--set", "node.trainer.lost_batches_max=1"});
+    // At first nearly all rewards of `copy` are 0, which must not end it.
+    more.insert(more.end(), {"--set", "tenant.copy.filters={ zero_advantage = false }"});
     for (const char* option :
          {"sampling.max_tokens=1", "sampling.ignore_eos=true", "filters.truncated=true"})
       more.insert(more.end(), {"--set", std::string("tenant.reverse.") + option});
