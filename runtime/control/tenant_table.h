@@ -83,7 +83,8 @@ class TenantTable {
   /// ended or has failed leaves at once, without an order. The last call decides about `files`.
   Result<std::optional<TenantOrder>> remove(std::string_view name,
                                             RemovedFiles files = RemovedFiles::kKeep);
-  /// The tenant, which has ended or failed, is to be removed with these files. True: it is one.
+  /// Marks a tenant that has ended or failed: it will be removed with these files. False: it still
+  /// has its slot, or is unknown.
   bool mark_removed(std::string_view name, RemovedFiles files);
 
   /// A process has carried out an order. Returns the next one: kStart after the last kMake,
